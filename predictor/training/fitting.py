@@ -252,20 +252,34 @@ def first_fit(
     run: RunParameters,
 ) -> tuple[Layout, Recomputation]:
     """Of the layouts and recomputations whose peak memory fits, those that cost least (`_price`);
-    of equals the first. Where nothing fits, long sequences are divided among twice as many ranks,
-    and again (`_shared`).
+    of equals the first. Where nothing fits, or only what is narrow or whose pipeline starves, long
+    sequences are divided among twice as many ranks, and again (`_shared`).
 
     Where nothing fits even so: the last layout with the last option (the user sees by how much).
     """
     if len(candidates) == 1 and len(options) == 1 and not _shared(draft, candidates):
         return candidates[0], options[0]
-    tried = candidates
+    tried, poor = candidates, None
     while tried:
         found = _cheapest(draft, tried, options, run)
-        if found is not None:
+        if found is not None and not _is_poor(draft, found[0]):
             return found
-        tried = _shared(draft, tried)
-    return candidates[-1], options[-1]
+        poor = poor or found
+        tried = [one for one in _shared(draft, tried) if poor is None or _is_cheap(draft, one)]
+    return poor or (candidates[-1], options[-1])
+
+
+def _is_cheap(draft: Draft, layout: Layout) -> bool:
+    """Whether keys and values travel among few, or are few: latent attention sends those of every
+    head, which links between nodes make dearer than a pipeline that starves."""
+    tp, _, cp = layout
+    return not draft.model.is_latent or tp * cp <= scale_up(draft.cluster)
+
+
+def _is_poor(draft: Draft, layout: Layout) -> bool:
+    """Whether a layout that nobody stated is one that no memory is worth."""
+    tp, pp, cp = layout
+    return "tp" not in draft.values and _avoided(draft.model, {**draft.values, "cp": cp}, tp, pp)
 
 
 def _shared(draft: Draft, candidates: list[Layout]) -> list[Layout]:
@@ -319,9 +333,8 @@ def _price(draft: Draft, layout: Layout) -> float:
     """Share of a step that a layout costs, about; splitting its layers costs a mixture twice, whose
     experts are given as much less each."""
     tp, pp, _ = layout
-    avoided = "tp" not in draft.values and _avoided(draft.model, draft.values, tp, pp)
     doublings = math.log2(tp * pp) + (math.log2(tp) if draft.model.is_moe else 0.0)
-    return WIDER * doublings + AVOIDED * avoided
+    return WIDER * doublings + AVOIDED * _is_poor(draft, layout)
 
 
 def _repeated(again: Recomputation) -> float:

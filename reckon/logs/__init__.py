@@ -6,7 +6,8 @@ row_of, rows_of    rows in the columns of `reckon validate`
 """
 
 from reckon.logs.benches import Bench
-from reckon.logs.lines import FORMS, Follower
+from reckon.logs.forms import FORMS
+from reckon.logs.lines import Follower
 from reckon.logs.reading import FORMATS, read_log
 from reckon.logs.rows import rows_of
 from reckon.logs.steps import Figures, Log, LoggedStep, figures

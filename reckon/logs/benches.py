@@ -112,6 +112,8 @@ def _load(concurrency: Any, rate: Any, requests: Any) -> tuple[dict[str, Any], t
     if most is not None and (per_second is None or not math.isfinite(per_second)):
         return {"concurrency": int(most), "batch": int(most)}, notes
     if per_second is not None:
+        if most is not None:
+            notes += (f"no more than {int(most)} at once, which is not followed",)
         return {"request_rate": per_second}, notes
     return {}, notes
 
@@ -141,6 +143,10 @@ def _client(report: Report, form: str, framework: str) -> Bench:
         **load,
         **_metadata(report),
     }
+    if number(report.get("completed")) == 0:
+        return Bench(form, {}, {})
+    if failed := number(report.get("failed")):
+        notes += (f"{int(failed)} requests failed, which are in no figure",)
     values = _values(report, VLLM_NAMES)
     means = {"ttft_ms": ("mean_ttft_ms",), "tpot_ms": ("mean_tpot_ms", "mean_itl_ms")}
     return Bench(form, _shared(stated), values, _medians(report, values, means), notes)

@@ -24,6 +24,11 @@ DeepSpeed's."""
 YAML_BEGINS = "Experiment configuration"
 """What stands before NeMo's YAML."""
 
+STARTS = ("-- arguments --", "using world size:", "DeepSpeedEngine configuration:", YAML_BEGINS,
+          "Config(general=", "Config param ", *BEHIND[:3])  # fmt: skip
+"""What a program begins to tell its configuration with: Megatron-LM, DeepSpeed, NeMo, nanotron,
+MaxText, torchtitan."""
+
 CAPACITY = re.compile(r"(?:CUDA|GPU|XPU) capacity: (.+?) with [\d.]+\s*GiB")
 DEVICE = re.compile(r"\b(?:GPU name|Device name|device_name|gpu_model)[:=]\s*['\"]?([^'\"|,]+)")
 

@@ -1,12 +1,4 @@
-"""Logs of a line or a few per step: one table of forms, read as the lines come.
-
-Sources of the forms (read November 2026, as public code and logs have them): NVIDIA/Megatron-LM
-`megatron/training/training.py` (`training_log`), its fork AMD-AGI/Primus ('now/mean' pairs),
-Megatron-Bridge (`Step Time :` lines), NVIDIA/NeMo documentation of `train_step_timing`,
-pytorch/torchtitan `metrics.py`, AI-Hypercomputer/maxtext `metric_logger.py`, microsoft/DeepSpeed
-`utils/timer.py`, mosaicml/llm-foundry console logs of Composer, huggingface/nanotron `trainer.py`,
-mlcommons/logging `mllog`.
-"""
+"""Logs of a line or a few per step, read as the lines come (`reckon.logs.forms`)."""
 
 from __future__ import annotations
 
@@ -17,13 +9,16 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any
 
+from predictor.errors import InputError
 from predictor.records import dataclass
-from reckon.logs.dumps import Dump
+from reckon.launch import read_launch
+from reckon.logs.bars import Bars
+from reckon.logs.dumps import STARTS, Dump
+from reckon.logs.forms import FORMS, NUMBER, Form
 from reckon.logs.steps import Collected, Log, LoggedStep
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d+)?)")
-NUMBER = r"([-+]?[\d.,]+(?:[eE][-+]?\d+)?[KMBT]?)"
 SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 LONGEST = 1_000_000
 """Letters of a line beyond which it is no log's: a configuration that a framework writes on one
@@ -48,118 +43,8 @@ def stamp_of(line: str) -> float | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How one framework tells a step in a line.
-
-    name        of the form
-    framework   that it is of
-    needs       what every such line holds
-    number      pattern of the step's number, with the steps planned behind it where they are told;
-                empty where lines are not numbered
-    told        (quantity, pattern before its number, factor)
-    dialect     of the launch line that its arguments are (`reckon.launch`); empty: none
-    """
-
-    name: str
-    framework: str
-    needs: str
-    number: str
-    told: tuple[tuple[str, str, float], ...]
-    dialect: str = ""
-
-
-FORMS: dict[str, Form] = {
-    one.name: one
-    for one in (
-        Form(
-            "megatron", "megatron-lm", "elapsed time per iteration (ms)",
-            r"iteration\s+(\d+)\s*/\s*(\d+)",
-            (
-                ("seconds", r"elapsed time per iteration \(ms\): ", 1e-3),
-                ("tokens_per_s_per_gpu", r"tokens per gpu per second \(tgs\): ", 1.0),
-                ("tokens_per_s_per_gpu", r"throughput \(token/sec/GPU\): ", 1.0),
-                ("tokens_per_s_per_gpu", r"tokens per GPU \(tokens/s/GPU\): ", 1.0),
-                ("global_batch", r"global batch size:\s*", 1.0),
-                ("samples", r"consumed samples:\s*", 1.0),
-                ("loss", r"lm loss: ", 1.0),
-            ),
-            "megatron",
-        ),
-        Form(
-            "megatron-bridge", "megatron-bridge", "Step Time :", "",
-            (("seconds", r"Step Time : ", 1.0),),
-            "nemo",
-        ),
-        Form(
-            "nemo", "nemo", "train_step_timing in s", r"global_step\"?[:=]\s*(\d+)",
-            (
-                ("seconds", r"train_step_timing in s\"?[:=]\s*", 1.0),
-                ("global_batch", r"global_batch_size[:=]\s*", 1.0),
-                ("samples", r"consumed_samples\"?[:=]\s*", 1.0),
-                ("loss", r"reduced_train_loss\"?[:=]\s*", 1.0),
-            ),
-            "nemo",
-        ),
-        Form(
-            "torchtitan", "torchtitan", "tps:", r"step:\s*(\d+)",
-            (
-                ("tokens_per_s_per_gpu", r"tps:\s*", 1.0),
-                ("memory_gib", r"memory:\s*", 1.0),
-                ("loss", r"loss:\s*", 1.0),
-            ),
-            "torchtitan",
-        ),
-        Form(
-            "maxtext", "maxtext", "completed step:", r"completed step: (\d+)",
-            (
-                ("seconds", r"seconds: ", 1.0),
-                ("tokens_per_s_per_gpu", r"Tokens/s/device: ", 1.0),
-                ("loss", r", loss: ", 1.0),
-            ),
-        ),
-        Form(
-            "nanotron", "nanotron", "elapsed_time_per_iteration_ms:",
-            r"iteration:\s*(\d+)\s*/\s*(\d+)",
-            (
-                ("seconds", r"elapsed_time_per_iteration_ms: ", 1e-3),
-                ("tokens_per_s", r"tokens_per_sec: ", 1.0),
-                ("tokens_per_s_per_gpu", r"tokens_per_sec_per_gpu: ", 1.0),
-                ("tokens", r"consumed_tokens: ", 1.0),
-                ("global_batch", r"global_batch_size: ", 1.0),
-                ("loss", r"lm_loss: ", 1.0),
-            ),
-        ),
-        Form(
-            "deepspeed", "deepspeed", "CurrSamplesPerSec=",
-            r"(?:global_step=|\d+/)(\d+), RunningAvg",
-            (
-                ("samples_per_s", r"CurrSamplesPerSec=", 1.0),
-                ("memory_gib", r"MaxMemAllocated=", 1.0),
-            ),
-            "deepspeed",
-        ),
-        Form(
-            "llm-foundry", "llm-foundry", "Train ", r"\[batch=(\d+)/(\d+)\]",
-            (
-                ("batches_per_s", r"Train throughput/batches_per_sec: ", 1.0),
-                ("samples_per_s", r"Train throughput/samples_per_sec: ", 1.0),
-                ("tokens_per_s", r"Train throughput/tokens_per_sec: ", 1.0),
-                ("tokens_per_s_per_gpu", r"Train throughput/device/tokens_per_sec: ", 1.0),
-                ("samples", r"Train time/sample: ", 1.0),
-                ("tokens", r"Train time/token: ", 1.0),
-                ("micro_batch", r"Train trainer/device_train_microbatch_size: ", 1.0),
-                ("reserved_gib", r"Train memory/peak_reserved_mem: ", 1e9 / 2**30),
-                ("loss", r"Train loss/train/total: ", 1.0),
-            ),
-        ),
-        Form("mllog", "", ":::MLLOG", "", ()),
-    )
-}  # fmt: skip
-"""The forms by name; of two in one log, the one that stands first here counts."""
-
 DUMPED = 100
-"""Lines that tell steps, behind which no configuration is looked for."""
+"""Lines that tell steps, behind which no configuration is looked for but one that begins anew."""
 
 MEGATRON_MEMORY = re.compile(r"max reserved: ([\d.]+)")
 
@@ -176,6 +61,7 @@ class _State:
     planned: int = 0
     broken: int = 0
     stated: dict[str, Any] = field(default_factory=dict)
+    bars: Bars = field(default_factory=Bars)
 
     def read(self, line: str) -> LoggedStep | None:
         """The step that a line tells, or one more quantity of the step before."""
@@ -208,6 +94,18 @@ class _State:
 MLLOG_FIELDS = {"global_batch_size": "global_batch", "max_sequence_length": "seq_len"}
 
 
+def _read_bar(state: _State, line: str) -> LoggedStep | None:
+    """A line of a progress bar: of several, that counts which has run for longest."""
+    found = state.bars.feed(line)
+    if found is None or found[0] != state.bars.total:
+        return None
+    total, step = found
+    if total != state.planned:
+        state.planned, state.seen = total, Collected()
+    state.seen.add(step)
+    return step
+
+
 def _read_mllog(state: _State, line: str) -> LoggedStep | None:
     """A line of MLPerf's log: settings, throughputs, losses with the samples so far."""
     try:
@@ -238,16 +136,23 @@ def _read_mllog(state: _State, line: str) -> LoggedStep | None:
     return step
 
 
+READERS = {"mllog": _read_mllog, "trainer-bar": _read_bar}
+"""Forms whose lines are read in a way of their own."""
+
+
 class Follower:
     """Reads the lines of one log as they come, whatever its form.
 
-    form   the form, where it is known; else that of the first lines that one knows
+    form      the form, where it is known; else that of the first lines that one knows
+    earlier   logs of jobs of other configurations that the file tells before this one
     """
 
     def __init__(self, form: str = "") -> None:
-        forms = [FORMS[form]] if form else [*FORMS.values()]
-        self._states = [_state(one) for one in forms]
+        self._forms = [FORMS[form]] if form else [*FORMS.values()]
+        self._states = [_state(one) for one in self._forms]
         self.dump = Dump()
+        self.earlier: list[Log] = []
+        self._anew: Dump | None = None
         self._told = 0
 
     def feed(self, line: str) -> LoggedStep | None:
@@ -256,20 +161,41 @@ class Follower:
         if len(line) > LONGEST:
             return None
         text = COLOUR.sub("", line)
-        if self._told < DUMPED:
-            self.dump.feed(text)
-        for state in self._states:
-            if state.form.needs not in text and not (
-                state.form.name == "llm-foundry" and "[batch=" in text
-            ):
-                if state.form.name == "megatron" and (match := MEGATRON_MEMORY.search(text)):
-                    self.dump.note_memory(float(match[1]) / 1024.0)
+        self._configure(text)
+        if "max reserved" in text and (match := MEGATRON_MEMORY.search(text)):
+            self.dump.note_memory(float(match[1]) / 1024.0)
+        for place, form in enumerate(self._forms):
+            if not form.knows(text):
                 continue
-            step = _read_mllog(state, text) if state.form.name == "mllog" else state.read(text)
+            if self._anew is not None and form.name not in READERS:
+                self._settle()
+            state = self._states[place]
+            step = READERS.get(form.name, _State.read)(state, text)
             if step is not None:
                 self._told += 1
                 return step if state is self._leading() else None
         return None
+
+    def _configure(self, text: str) -> None:
+        """Take what a line says of the run's configuration."""
+        if self._told and self._anew is None and any(start in text for start in STARTS):
+            self._anew = Dump()
+        if self._anew is not None:
+            self._anew.feed(text)
+        elif self._told < DUMPED:
+            self.dump.feed(text)
+
+    def _settle(self) -> None:
+        """A step comes behind a configuration that was told anew: a job that was resumed, or,
+        where another plan is told, another job."""
+        anew, self._anew = self._anew, None
+        assert anew is not None
+        dialect = self._leading().form.dialect
+        if _plan(anew, dialect) == _plan(self.dump, dialect):
+            return
+        self.earlier.append(self.log())
+        self._states = [_state(one) for one in self._forms]
+        self.dump, self._told = anew, 0
 
     def _leading(self) -> _State:
         return next((one for one in self._states if one.seen.steps), self._states[0])
@@ -301,7 +227,20 @@ class Follower:
             broken=leading.broken,
             notes=tuple(self.dump.notes),
             planned=leading.planned,
+            earlier=tuple(self.earlier),
         )
+
+
+def _plan(dump: Dump, dialect: str) -> str:
+    """What a configuration says of a plan, as text: what else is in it (paths, seeds, steps) makes
+    no other job of it."""
+    said = {key: value for key, value in dump.said().items() if key != "reserved_gib"}
+    _, text = dump.launch(dialect)
+    try:
+        launch = read_launch(dialect, text) if text else None
+    except InputError:
+        return repr((said, text))
+    return repr((said, launch and (launch.fields, launch.model)))
 
 
 def _state(form: Form) -> _State:

@@ -9,11 +9,13 @@ them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from reckon.logs.bars import BAR
 from reckon.logs.benches import Bench, number, read_report
 
 BEGINS, FIRST = "Serving Benchmark Result", "Successful requests:"
@@ -48,11 +50,13 @@ ARGUMENT = re.compile(r"(\w+)=(?:'([^']*)'|([^,()]*))")
 """Arguments of a client that say what its report does not."""
 
 SUMMARY = re.compile(r"'(train_\w+)': '?([-+.\deE]+)'?")
-BAR = re.compile(r"^\s*\d+%\|[^|]*\|\s*(\d+)/(\d+) \[")
-"""A summary's figures, and a progress bar of no name, as the trainer's is."""
+"""A summary's figures."""
 
 ROUNDED = 5.1e-4
 """By how much a rate of the trainer is off, of three digits behind the point."""
+
+APART = 0.5
+"""Log of the bar's pace over the summary's from which on they are of different steps."""
 
 
 @dataclass(slots=True)
@@ -103,8 +107,13 @@ class Printed:
         """Reports that were printed."""
         return [found for one in self._reports if (found := read_report(one)) is not None]
 
-    def trainer(self) -> Mapping[str, Any] | None:
-        """The trainer's summary as its state keeps it; None where none was printed."""
+    def trainer(self, pace: float = math.nan) -> Mapping[str, Any] | None:
+        """The trainer's summary as its state keeps it; None where none was printed, or where it
+        goes another way than its bar did: of a run that was resumed it tells all steps beside the
+        time of the last.
+
+        pace   seconds of a step by the bar; NaN where there is none
+        """
         runtime = self._summary.get("train_runtime", 0.0)
         rate = self._summary.get("train_steps_per_second", 0.0)
         near = [
@@ -112,7 +121,7 @@ class Printed:
             if runtime > 0 and abs(done / runtime - rate) <= ROUNDED
         ]  # fmt: skip
         steps, planned = max(near, default=(round(runtime * rate), 0))
-        if not steps:
+        if not steps or abs(math.log(pace * steps / runtime)) > APART:
             return None
         return {"log_history": [{"step": steps, **self._summary}], "max_steps": planned}
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
+import math
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from predictor.errors import InputError
 from predictor.files import is_file
 from reckon.logs.benches import BENCHES, Bench, read_report
-from reckon.logs.lines import FORMS, Follower
+from reckon.logs.forms import FORMS
+from reckon.logs.lines import Follower
 from reckon.logs.printed import Printed
-from reckon.logs.steps import Log
+from reckon.logs.steps import Log, series
 from reckon.logs.trackers import read_events, read_history, read_trainer_state, trainer_state
 
 FORMATS = (*FORMS, "trainer-state", "tensorboard", "wandb", *(name for name, _, _ in BENCHES))
@@ -22,6 +28,9 @@ FORMATS = (*FORMS, "trainer-state", "tensorboard", "wandb", *(name for name, _, 
 
 WHOLE = 64 << 20
 """Bytes up to which a file of JSON is read whole."""
+
+DAMAGED = (OSError, EOFError, zlib.error)
+"""What reading an archive raises that ends early or is damaged."""
 
 PIECE = 1 << 16
 """Letters of a line that are read at a time."""
@@ -47,15 +56,32 @@ def opened(path: Path) -> IO[str]:
 
     Raises InputError for a file that cannot be read.
     """
-    if not is_file(path):
-        raise InputError(f"no such file: {path}")
+    check_there(path)
     try:
         raw: Any = path.open("rb")
         if path.name.endswith(".gz"):
             raw = gzip.GzipFile(fileobj=raw)
-        return io.TextIOWrapper(raw, encoding="utf-8", errors="replace", newline="")
+        return io.TextIOWrapper(raw, encoding=_encoding(raw), errors="replace", newline="")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def check_there(path: Path) -> None:
+    """Raise InputError where a path is no file."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the log or the event file in it")
+    if not is_file(path):
+        raise InputError(f"no such file: {path}")
+
+
+def _encoding(raw: Any) -> str:
+    """UTF-16 where a file begins as such does (PowerShell writes it), else UTF-8."""
+    try:
+        head = raw.peek(64)[:64]
+    except DAMAGED:
+        return "utf-8"
+    marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return "utf-16" if marked and head.count(0) > len(head) // 4 else "utf-8"
 
 
 def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
@@ -70,8 +96,7 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
     place = Path(path)
     if form and form not in FORMATS:
         raise InputError(f"unknown form {form!r}; known: {', '.join(FORMATS)}")
-    if not is_file(place):
-        raise InputError(f"no such file: {place}")
+    check_there(place)
     if form == "tensorboard" or (not form and "tfevents" in place.name):
         return read_events(place)
     if form == "wandb" or (not form and place.suffix == ".csv"):
@@ -87,18 +112,27 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
             for line in lines(stream):
                 follower.feed(line)
                 printed.feed(line)
-    except (OSError, EOFError) as error:  # a damaged archive: what was read so far counts
+    except DAMAGED as error:  # a damaged archive: what was read so far counts
         follower.dump.notes.append(f"the file ends early: {error}")
     log = follower.log()
-    if log.steps and (not form or form in FORMS):
+    bar = log.form == "trainer-bar" and not form
+    if log.steps and not bar and (not form or form in FORMS):
         return log
-    state = printed.trainer()
     if reports := printed.reports():
         return reports
+    state = printed.trainer(_pace(log))
     if state is not None:
         return read_trainer_state(place, state)
-    raise InputError(f"{place}: no step and no report in it is of a form that is known "
-                     f"({', '.join(FORMATS)})")  # fmt: skip
+    if bar and log.steps:
+        return log
+    raise InputError("; ".join([f"{place}: no step and no report in it is of a form that is known "
+                                f"({', '.join(FORMATS)})", *log.notes]))  # fmt: skip
+
+
+def _pace(log: Log) -> float:
+    """Seconds of a step as a log tells them; NaN where it tells none."""
+    told = series(log.steps, "seconds")
+    return float(np.median(told)) if told.size else math.nan
 
 
 def _structured(path: Path) -> Log | list[Bench] | None:
@@ -108,7 +142,7 @@ def _structured(path: Path) -> Log | list[Bench] | None:
     with opened(path) as stream:
         try:
             start = stream.read(4096).lstrip()[:1]
-        except (OSError, EOFError):
+        except DAMAGED:
             return None
     if start not in ("{", "["):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ SIZES = (
 NEEDED = {"accelerator": "--accelerator or --system", "num_gpus": "--gpus",
           "seq_len": "--set seq_len=", "global_batch": "--set global_batch="}  # fmt: skip
 """Columns without which a training run is not predicted, and what says them."""
+
+TOLD = ("gpus", "seq_len", "tp", "pp", "micro_batch")
+"""Keys of which it is told where a user says another value than the log."""
 
 SERVED_NEEDED = {"accelerator": "--accelerator or --system", "input_len": "--set input_len=",
                  "output_len": "--set output_len="}  # fmt: skip
@@ -88,9 +91,15 @@ def rows_of(found: Log | list[Bench], path: Path, given: Given) -> Read:
     Raises InputError where a training log tells neither a time nor a rate, and for flags that
     cannot be.
     """
-    if isinstance(found, Log):
-        return _training(found, path, given)
-    return _serving(found, path, given)
+    if not isinstance(found, Log):
+        return _serving(found, path, given)
+    last = _training(found, path, given)
+    if not found.earlier:
+        return last
+    many = [*(_training(one, path, given) for one in found.earlier), last]
+    notes = f"{len(many)} jobs of different configurations in one file: a row each", *last.notes
+    missing = {name: by for one in many for name, by in one.missing.items()}
+    return Read(tuple(row for one in many for row in one.rows), missing, notes, last.told)
 
 
 def _point(path: Path) -> str:
@@ -137,6 +146,10 @@ def plan_of(log: Log, given: Given) -> tuple[dict[str, Any], Model | None, list[
         stated.pop(name, None)
     framework = {"framework": log.framework} if log.framework else {}
     known = {**framework, **stated, **fields, **own}
+    for key in TOLD:
+        here, there = own.get(key), {**stated, **fields}.get(key)
+        if None not in (here, there) and str(here) != str(there):
+            notes.append(f"{key} is {here}, as you say; the log says {there}")
     if "accelerator" in known and given.system is None:
         known["accelerator"] = _accelerator(str(known["accelerator"]), notes)
     if "gpus" not in known and "dp" in known:
@@ -187,9 +200,7 @@ def _plain(value: Any) -> Any:
 
 def _training(log: Log, path: Path, given: Given) -> Read:
     fields, model, notes = plan_of(log, given)
-    batches = series(log.steps, "global_batch")
-    if batches.size and "global_batch" not in fields:
-        fields["global_batch"] = round(float(np.median(batches)))
+    log = _of_one_batch(log, fields, given.fields, notes)
     _derived(log, fields, notes)
     metric, told = measured(log, path, fields)
     columns = {COLUMNS.get(k, k): _plain(v) for k, v in fields.items() if k in TRAINING_FIELDS}
@@ -220,6 +231,46 @@ def _training(log: Log, path: Path, given: Given) -> Read:
     return Read((row,), missing, tuple(notes), told)
 
 
+SAME = 0.02
+"""Sequences of steps that follow from rounded rates differ by so much at most if they are the
+same."""
+
+
+def _of_one_batch(
+    log: Log, fields: dict[str, Any], given: Mapping[str, Any], notes: list[str]
+) -> Log:
+    """A log's steps of the batch that most of those that count have, the later of two such: while
+    a batch is ramped up, others take other times. That batch goes into `fields`; what the user
+    says of it counts, and what differs from it is noted."""
+    told = np.array([step.get("global_batch") for step in log.steps])
+    batches = series(log.steps, "global_batch")
+    if not batches.size:
+        return log
+    most = _usual(batches)
+    with np.errstate(invalid="ignore"):
+        other = np.isfinite(told) & (np.abs(told / most - 1.0) >= SAME)
+    if other.any():
+        notes.append(f"steps of {most} sequences count; {int(other.sum())} of other batches do not")
+        kept = tuple(step for step, out in zip(log.steps, other, strict=True) if not out)
+        log = replace(log, steps=kept)
+    said = number_or_nan(fields.get("global_batch"))
+    if abs(said / most - 1.0) < SAME:
+        return log
+    if given.get("global_batch") is not None:
+        notes.append(f"a step is of {said:g} sequences, as you say; its lines say {most}")
+        return log
+    fields["global_batch"] = most
+    return log
+
+
+def _usual(batches: np.ndarray) -> int:
+    """What most of some batches are, the later of two that are as frequent; (n,), n > 0."""
+    sizes, back, count = np.unique(np.round(batches[::-1]), return_index=True, return_counts=True)
+    alike = np.abs(np.log(sizes[:, None] / sizes[None, :])) < SAME
+    many = alike @ count
+    return int(sizes[min(np.flatnonzero(many == many.max()), key=lambda at: back[at])])
+
+
 def _derived(log: Log, fields: dict[str, Any], notes: list[str]) -> None:
     """Sizes that follow from what steps tell."""
     rates = series(log.steps, "tokens_per_s"), series(log.steps, "tokens_per_s_per_gpu")
@@ -231,6 +282,11 @@ def _derived(log: Log, fields: dict[str, Any], notes: list[str]) -> None:
         if last is not None and last.get("samples") > 0:
             fields["seq_len"] = round(last.get("tokens") / last.get("samples"))
             notes.append(f"sequences of {fields['seq_len']}: tokens over samples so far")
+    tokens = series(log.steps, "batch_tokens")
+    length = number_or_nan(fields.get("seq_len"))
+    if tokens.size and length > 0 and "global_batch" not in fields:
+        fields["global_batch"] = round(float(np.median(tokens)) / length)
+        notes.append(f"a step is of {fields['global_batch']} sequences: its tokens over their length")
     if "micro_batch" not in fields and (told := series(log.steps, "micro_batch")).size:
         fields["micro_batch"] = round(float(np.median(told)))
 
@@ -273,9 +329,16 @@ def measured(log: Log, path: Path, fields: Mapping[str, Any]) -> tuple[str, Figu
         values = series(log.steps, metric)
         if values.size:
             return metric, figures(values, inverse=True)
-    raise InputError(
-        f"{path}: its {len(log.steps)} steps tell neither a time nor tokens per second"
-    )
+    count = len(log.steps)
+    if series(log.steps, "samples_per_s").size:
+        raise InputError(
+            f"{path}: its {count} steps tell sequences per second alone; say how many a step has "
+            "(--set global_batch=)"
+        )
+    more = ""
+    if log.form == "trainer-state":
+        more = "; the trainer writes its time when it ends: give what it prints (its progress bar)"
+    raise InputError(f"{path}: its {count} steps tell neither a time nor tokens per second{more}")
 
 
 def _memory(log: Log) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from predictor.records import dataclass
 
 QUANTITIES = (
     "seconds", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "batches_per_s",
-    "global_batch", "samples", "tokens", "micro_batch", "memory_gib", "reserved_gib", "loss",
+    "global_batch", "batch_tokens", "samples", "tokens", "micro_batch", "memory_gib", "reserved_gib", "loss",
     "stamp",
 )  # fmt: skip
-"""What a log may say of a step: its time [s], rates [1/s], the sequences of a step; sequences and
-tokens trained on so far; memory allocated and reserved [GiB]; the loss; when it was written [s]."""
+"""What a log may say of a step: its time [s], rates [1/s], the sequences of a step, its tokens;
+sequences and tokens trained on so far; memory allocated and reserved [GiB]; the loss; when it was written [s]."""
 
 WARM_STEPS, WARM_SHARE = 3, 0.1
 """First steps of a log that do not count: so many, or such a share of all, whichever is more."""
@@ -50,6 +50,7 @@ class Log:
     broken     lines that begin as a step does and cannot be read
     notes      what was found out, or could not be followed
     planned    steps that the run is to take; 0 where the log does not say
+    earlier    logs of jobs of other configurations that the same file tells before
     """
 
     form: str
@@ -60,6 +61,7 @@ class Log:
     broken: int = 0
     notes: tuple[str, ...] = ()
     planned: int = 0
+    earlier: tuple[Log, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

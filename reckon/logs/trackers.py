@@ -32,6 +32,7 @@ TAGS: dict[str, tuple[str, str]] = {
     "reduced_train_loss": ("loss", "nemo"),
     "global_batch_size": ("global_batch", "nemo"),
     "throughput(tps)": ("tokens_per_s_per_gpu", "torchtitan"),
+    "time_metrics/end_to_end(s)": ("seconds", "torchtitan"),
     "loss_metrics/global_avg_loss": ("loss", "torchtitan"),
     "memory/max_active(gib)": ("memory_gib", "torchtitan"),
     "memory/max_reserved(gib)": ("reserved_gib", "torchtitan"),
@@ -43,9 +44,9 @@ TAGS: dict[str, tuple[str, str]] = {
     "throughput/tokens_per_sec": ("tokens_per_s", "llm-foundry"),
     "throughput/device/tokens_per_sec": ("tokens_per_s_per_gpu", "llm-foundry"),
     "loss/train/total": ("loss", "llm-foundry"),
-    "tokens_per_sec": ("tokens_per_s", "nanotron"),
-    "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", "nanotron"),
-    "lm_loss": ("loss", "nanotron"),
+    "tokens_per_sec": ("tokens_per_s", ""),
+    "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", ""),
+    "lm_loss": ("loss", ""),
     "step_time_s": ("seconds", ""),
     "step_time": ("seconds", ""),
     "loss": ("loss", ""),
@@ -54,7 +55,10 @@ TAGS: dict[str, tuple[str, str]] = {
 where only one framework calls them so."""
 
 PREFIXES = re.compile(r"^(train|training|trainer|global|metrics|perf)/")
-MS = {"elapsed_time_per_iteration_ms": "nanotron", "iteration_time_ms": ""}
+MS = {
+    "elapsed_time_per_iteration_ms": "nanotron", "time_per_iteration_ms": "nanotron",
+    "iteration_time_ms": "",
+}  # fmt: skip
 """Names of step times in milliseconds."""
 
 
@@ -91,13 +95,13 @@ class _Gathered:
             self.frameworks[means[2]] = self.frameworks.get(means[2], 0) + 1
         return True
 
-    def log(self, form: str, broken: int, path: Path) -> Log:
+    def log(self, form: str, broken: int, path: Path, notes: tuple[str, ...] = ()) -> Log:
         """What was gathered. Raises InputError where no scalar says anything of a step."""
         steps = timed(self.steps.ordered(), {})
         if not steps:
             raise InputError(f"{path}: no scalar in it is a step time, a rate or a loss")
         framework = max(self.frameworks, key=lambda k: self.frameworks[k], default="")
-        return Log(form, framework, steps, {}, broken=broken)
+        return Log(form, framework, steps, {}, broken=broken, notes=notes)
 
 
 def records(stream: BinaryIO) -> Iterator[bytes]:
@@ -211,7 +215,7 @@ def read_history(path: Path) -> Log:
         at = next((lower.index(name) for name in STEP_COLUMNS if name in lower), None)
         if at is None:
             raise InputError(f"{path}: no column of steps ({', '.join(STEP_COLUMNS)})")
-        columns = _columns(head)
+        columns, notes = _columns(head)
         clock = next((lower.index(n) for n in ("_timestamp", "timestamp") if n in lower), None)
         for row in table:
             try:
@@ -222,11 +226,11 @@ def read_history(path: Path) -> Log:
                         gathered.take(tag, number, float(row[index]), stamp)
             except (ValueError, IndexError):
                 broken += 1
-    return gathered.log("wandb", broken, path)
+    return gathered.log("wandb", broken, path, notes)
 
 
-def _columns(head: list[str]) -> dict[int, str]:
-    """Columns that say something of a step, by their scalar's name."""
+def _columns(head: list[str]) -> tuple[dict[int, str], tuple[str, ...]]:
+    """Columns that say something of a step, by their scalar's name, and what is left out."""
     found: dict[int, str] = {}
     runs: list[str] = []
     for index, name in enumerate(head):
@@ -239,18 +243,29 @@ def _columns(head: list[str]) -> dict[int, str]:
                 found[index] = tag
         elif quantity(name):
             found[index] = name
-    return found
+    several = dict.fromkeys(runs)
+    notes = (f"a chart of {len(several)} runs, of which {runs[0]} counts",) if several else ()
+    return found, notes if len(several) > 1 else ()
+
+
+WHOLE_RUN = (
+    "the mean over the whole run, its first steps included; of a run that was resumed it would be "
+    "too short"
+)
+"""What is to be said of a time that the trainer tells once."""
 
 
 def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
     """`trainer_state.json` of HuggingFace's trainer: the whole run's rates, losses of steps.
 
-    The trainer times no step by itself; `train_runtime` holds the first, slow ones, too.
+    The trainer times no step by itself; `train_runtime` holds the first, slow ones, too. Where it
+    counts tokens, every entry has it, and tells the steps behind the entry before.
     """
     seen = Collected()
     stated: dict[str, Any] = {}
     notes: list[str] = []
     broken = 0
+    before, since = 0, 0.0
     batch = content.get("train_batch_size")
     if isinstance(batch, int) and batch > 0:
         stated["micro_batch"] = batch
@@ -261,12 +276,16 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
         if "loss" in entry:
             seen.add(LoggedStep(entry["step"], {"loss": float(entry["loss"])}))
         samples, runtime = entry.get("train_samples_per_second"), entry.get("train_runtime")
-        if runtime and entry["step"]:
+        if not (runtime and entry["step"]):
+            continue
+        step, gone = entry["step"], float(runtime)
+        if samples:
+            stated["global_batch"] = round(float(samples) * gone / step)
+        if since < gone and before < step:
             # Rates are rounded to three digits behind the point; a time of minutes is exact.
-            seen.add(LoggedStep(entry["step"], {"seconds": float(runtime) / entry["step"]}))
-            notes.append("the mean over the whole run, its first steps included")
-            if samples:
-                stated["global_batch"] = round(float(samples) * float(runtime) / entry["step"])
+            seen.add(LoggedStep(step, {"seconds": (gone - since) / (step - before)}))
+            notes = [] if before else [WHOLE_RUN]
+        before, since = step, gone
     planned = content.get("max_steps")
     if not seen.steps:
         raise InputError(f"{path}: its log_history tells no step")

@@ -34,6 +34,8 @@ TRAINING: dict[str, tuple[str, float, dict[str, Any]]] = {
         "model": "llama3-70b", "num_gpus": 128, "tp": 8, "pp": 4, "vpp": 4, "micro_batch": 1,
         "global_batch": 128, "seq_len": 8192, "dp_sharding": "zero1", "recompute": "selective",
         "sequence_parallel": 1, "memory_reserved_gb": 60.0, "stalls": 1, "published": "2025-03"}),
+    # Seconds instead of milliseconds (BLOOM's fork); 105.21 and on by .01, the middle of nine.
+    "megatron_seconds.log": ("megatron", 105.28, {"global_batch": 2048}),
     "primus.log": ("megatron", 5.6203, {"global_batch": 128}),
     "bridge.log": ("megatron-bridge", 3.155, {"framework": "megatron-bridge"}),
     "nemo.log": ("nemo", 2.480, {"num_gpus": 16, "tp": 4, "global_batch": 32, "seq_len": 4096,
@@ -48,6 +50,10 @@ TRAINING: dict[str, tuple[str, float, dict[str, Any]]] = {
     "nanotron.log": ("nanotron", 5.22, {"model": "llama3-8b", "num_gpus": 8, "tp": 2, "dp": 4,
                                         "global_batch": 4 * 2 * 8, "dp_sharding": "zero1",
                                         "sequence_parallel": 1}),
+    # Batch in tokens (2025): 262K over 4,096 are 64 sequences, as the configuration says.
+    "nanotron_tokens.log": ("nanotron", 5.22, {"global_batch": 4 * 2 * 8, "seq_len": 4096}),
+    # Six seconds a step; 25 of evaluation between and 31 of the first do not count.
+    "trainer_bar.log": ("trainer-bar", 6.0, {"framework": "huggingface"}),
     # 64 samples a step, at 25.655 a second in the middle
     "deepspeed.log": ("deepspeed", 64 / 25.655, {"num_gpus": 8, "global_batch": 64,
                                                 "micro_batch": 2,

@@ -1,0 +1,215 @@
+"""Logs as they come: resumed, of several jobs, of batches that grow, of other encodings, of users who
+say otherwise. What counts is what one would read off them by eye."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.errors import InputError
+from reckon.logs import Follower, Log, read_log
+from reckon.logs.rows import Given
+from reckon.verbs.runs import read_one
+
+FIXTURES = Path(__file__).parent / "fixtures"
+HOST = Given({"accelerator": "H100-SXM5-80GB"})
+
+PLAN: dict[str, Any] = {
+    "bf16": True, "hidden_size": 4096, "num_layers": 32, "num_attention_heads": 32,
+    "ffn_hidden_size": 14336, "swiglu": True, "padded_vocab_size": 128256, "seq_length": 8192,
+    "micro_batch_size": 1, "global_batch_size": 128, "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 1, "world_size": 64, "seed": 1, "load": "None",
+}  # fmt: skip
+
+
+def arguments(**changed: Any) -> str:
+    """A configuration as Megatron-LM prints it."""
+    rows = [f"  {key} {'.' * (48 - len(key))} {value}" for key, value in (PLAN | changed).items()]
+    head, end = "-" * 24 + " arguments " + "-" * 24, "-" * 20 + " end of arguments " + "-" * 21
+    return "\n".join([head, *rows, end, ""])
+
+
+def steps(numbers: range, seconds: float, batch: int = 128) -> Iterator[str]:
+    for number in numbers:
+        yield (
+            f" iteration {number:8d}/     500 | consumed samples: {batch * number:12d} | elapsed "
+            f"time per iteration (ms): {seconds * 1e3:.1f} | global batch size: {batch:5d} | "
+            "lm loss: nan |\n"
+        )
+
+
+def log(folder: Path, *parts: str | Iterator[str], name: str = "a.log") -> Path:
+    path = folder / name
+    path.write_text("".join("".join(part) for part in parts), encoding="utf-8")
+    return path
+
+
+def test_a_job_that_was_resumed_is_one_job(tmp_path: Path) -> None:
+    """What differs in its arguments (seed, path of the checkpoint) makes no other job of it; steps
+    that it did again count as they went last."""
+    path = log(tmp_path, arguments(), steps(range(1, 31), 9.0), "srun: error: node failure\n",
+               arguments(load="/ckpt", seed=2), steps(range(21, 61), 8.0))  # fmt: skip
+    found = read_one(path, HOST)
+    (row,) = found.rows
+    assert (row["step_time_s"], row["steps"]) == (8.0, 60 - 6)
+    assert not any("jobs" in note for note in found.notes)
+
+
+def test_jobs_of_different_plans_in_one_file_are_a_row_each(tmp_path: Path) -> None:
+    path = log(tmp_path, arguments(), steps(range(1, 41), 9.0),
+               arguments(global_batch_size=256, world_size=128, tensor_model_parallel_size=4),
+               steps(range(1, 21), 7.0, 256))  # fmt: skip
+    found = read_one(path, HOST)
+    told = [tuple(row[key] for key in ("num_gpus", "tp", "global_batch", "step_time_s", "steps"))
+            for row in found.rows]  # fmt: skip
+    assert told == [(64, 2, 128, 9.0, 36), (128, 4, 256, 7.0, 17)]
+    assert any("2 jobs" in note for note in found.notes)
+
+
+def test_a_configuration_is_found_however_many_steps_stand_before_it(tmp_path: Path) -> None:
+    path = log(tmp_path, arguments(), steps(range(1, 401), 9.0), arguments(world_size=32),
+               steps(range(1, 21), 18.0))  # fmt: skip
+    assert [row["step_time_s"] for row in read_one(path, HOST).rows] == [9.0, 18.0]
+
+
+def test_steps_of_the_batch_that_most_have_count(tmp_path: Path) -> None:
+    """While a batch is ramped up its steps are shorter; the plan is of the steps that count, though
+    the arguments name the batch at the end of the ramp."""
+    grown = [steps(range(1, 41), 2.0, 32), steps(range(41, 61), 4.0, 64),
+             steps(range(61, 71), 8.0, 128)]  # fmt: skip
+    found = read_one(log(tmp_path, arguments(), *grown), HOST)
+    (row,) = found.rows
+    assert (row["global_batch"], row["step_time_s"], row["stalls"]) == (32, 2.0, 0)
+    assert any("steps of 32 sequences count; 30 of other batches" in n for n in found.notes)
+    even = log(tmp_path, steps(range(1, 24), 2.0, 32), steps(range(24, 44), 8.0, 128))
+    (row,) = read_one(even, HOST).rows
+    assert (row["global_batch"], row["step_time_s"]) == (128, 8.0)
+
+
+def test_what_a_user_says_counts_and_a_log_that_says_otherwise_is_told(tmp_path: Path) -> None:
+    said = Given({"accelerator": "H100-SXM5-80GB", "gpus": 32, "global_batch": 64})
+    found = read_one(log(tmp_path, arguments(), steps(range(1, 12), 9.0)), said)
+    (row,) = found.rows
+    assert (row["num_gpus"], row["global_batch"]) == (32, 64)
+    assert any("gpus is 32, as you say; the log says 64" in note for note in found.notes)
+    assert any("64 sequences, as you say; its lines say 128" in note for note in found.notes)
+
+
+def test_lines_of_validation_are_no_steps(tmp_path: Path) -> None:
+    lines = [
+        f"step: {n}  loss: 8.1  memory: 42.10GiB(53%)  tps: 5,000\n"
+        f"[titan] validate step: {n}  loss: 8.1  memory: 30.00GiB(40%)  tps: 15,000\n"
+        for n in range(1, 12)
+    ]
+    found = read_log(log(tmp_path, *lines))
+    assert isinstance(found, Log)
+    assert {step.get("tokens_per_s_per_gpu") for step in found.steps} == {5000.0}
+    assert found.broken == 0
+    old = read_log(log(tmp_path, *(line.replace("tps:", "wps:") for line in lines)))
+    assert isinstance(old, Log)
+    assert old.steps == found.steps
+
+
+def test_a_log_of_powershell_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "wide.log"
+    text = "".join(steps(range(1, 12), 9.0))
+    path.write_bytes(text.encode("utf-16"))
+    (row,) = read_one(path, HOST).rows
+    assert row["step_time_s"] == 9.0
+
+
+def test_a_folder_is_told_from_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder; name the log"):
+        read_log(tmp_path)
+
+
+def test_rates_of_sequences_alone_ask_for_their_number(tmp_path: Path) -> None:
+    line = "epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec=25, CurrSamplesPerSec=25\n"
+    path = log(tmp_path, *(line.format(n) for n in range(1, 12)))
+    with pytest.raises(InputError, match="--set global_batch="):
+        read_one(path, HOST)
+
+
+def bar(done: int, total: int, seconds: int) -> str:
+    gone = f"{seconds // 60:02d}:{seconds % 60:02d}"
+    return f"\r {done * 100 // total}%|##   | {done}/{total} [{gone}<99:99,  6.00s/it]"
+
+
+def test_a_trainer_that_was_resumed_takes_the_time_of_its_own_steps(tmp_path: Path) -> None:
+    """Its summary tells all 1,050 steps beside the 300 s of the last fifty; its bar does not."""
+    summary = ("\n{'train_runtime': 300.0, 'train_samples_per_second': 28.0, "
+               "'train_steps_per_second': 3.5, 'train_loss': 0.2, 'epoch': 3.0}\n")  # fmt: skip
+    bars = [bar(0, 1050, 0), *(bar(1000 + n, 1050, 6 * n) for n in range(1, 51))]
+    found = read_log(log(tmp_path, *bars, summary))
+    assert isinstance(found, Log)
+    assert {step.get("seconds") for step in found.steps} == {6.0}
+    whole = read_log(log(tmp_path, *(bar(n, 50, 6 * n) for n in range(51)), summary.replace(
+        "'train_steps_per_second': 3.5", "'train_steps_per_second': 0.167")))  # fmt: skip
+    assert isinstance(whole, Log)
+    assert whole.form == "trainer-state"
+
+
+def test_of_several_bars_the_one_that_runs_for_longest_is_followed() -> None:
+    follower = Follower()
+    told = []
+    for line in [*(bar(n, 9, n) for n in range(10)), *(bar(n, 200, 4 * n) for n in range(100)),
+                 *(bar(n, 30, 2 * n) for n in range(31))]:  # fmt: skip
+        told += [step.get("seconds") for one in line.split("\r") if (step := follower.feed(one))]
+    assert set(told) == {4.0}
+    assert (follower.form, follower.planned) == ("trainer-bar", 200)
+
+
+def test_a_trainer_that_counts_tokens_tells_the_time_of_every_stretch(tmp_path: Path) -> None:
+    """Each entry has the seconds since the start: 100 of the first ten steps, 40 of each ten after."""
+    entries = [{"step": 10 * n, "loss": 2.0, "train_runtime": 60.0 + 40.0 * n} for n in range(1, 9)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": entries, "max_steps": 80}), encoding="utf-8")
+    found = read_log(path)
+    assert isinstance(found, Log)
+    assert [step.get("seconds") for step in found.steps] == [10.0] + 7 * [4.0]
+    path.write_text(json.dumps({"log_history": [{"step": 5, "loss": 2.0}]}), encoding="utf-8")
+    with pytest.raises(InputError, match="its progress bar"):
+        read_one(path, HOST)
+
+
+def test_a_chart_of_several_runs_says_which_counts(tmp_path: Path) -> None:
+    rows = ["Step,a - step_time,b - step_time", *(f"{n},2.5,3.5" for n in range(1, 9))]
+    found = read_one(log(tmp_path, "\n".join(rows), name="chart.csv"), HOST)
+    assert found.rows[0]["step_time_s"] == 2.5
+    assert any("2 runs, of which a counts" in note for note in found.notes)
+
+
+def test_a_rate_that_any_loop_may_log_is_no_framework_s(tmp_path: Path) -> None:
+    rows = ["Step,tokens_per_sec,lm_loss", *(f"{n},50000,2.0" for n in range(1, 9))]
+    found = read_log(log(tmp_path, "\n".join(rows), name="history.csv"))
+    assert isinstance(found, Log)
+    assert found.framework == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [({"failed": 30}, "30 requests failed"), ({"request_rate": 4.0}, "no more than 64 at once")],
+)
+def test_what_a_report_of_serving_does_not_say_by_itself(
+    tmp_path: Path, changed: dict[str, Any], told: str
+) -> None:
+    report = json.loads((FIXTURES / "vllm_bench.json").read_text(encoding="utf-8"))
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(report | changed), encoding="utf-8")
+    assert all(told in row["notes"] for row in read_one(path, HOST).rows)
+    path.write_text(json.dumps(report | {"completed": 0}), encoding="utf-8")
+    with pytest.raises(InputError, match="no step and no report"):
+        read_log(path)
+
+
+def test_a_damaged_archive_ends_in_a_word(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(b"\x1f\x8b\x08\x00" + bytes(range(200)))
+    status, _, err = cli("import", "runs", path, "--out", tmp_path / "m.csv")
+    assert status == 2
+    assert "ends early" in err
+    assert err.count("\n") == 1

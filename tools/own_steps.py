@@ -3,8 +3,8 @@
     python -m tools.own_steps data/measurements/*
 
 Each profile is calibrated, and every pair of its steps learned from in turn; half a minute each.
-Of two profiles or more the spreads of disturbed steps that are likeliest are told, and how each
-profile fares under those of the others.
+Of two profiles or more the spread of disturbed steps that is likeliest is told, and how each
+profile fares under that of the others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def main() -> None:
         print(line(profile.name, added(found[-1])))
     if len(found) > 1:
         known = likeliest(found, own_prior())
-        print(f"likeliest: slowed {known.slowed:.2f}, strayed {known.strayed:.2f}")
+        print(f"likeliest: strayed {known.strayed:.2f}")
         for one in found:
             known = likeliest([other for other in found if other is not one], own_prior())
             told = line(one.source, added(one, known))
-            print(f"slowed {known.slowed:.2f}, strayed {known.strayed:.2f} without {told}")
+            print(f"strayed {known.strayed:.2f} without {told}")
 
 
 if __name__ == "__main__":

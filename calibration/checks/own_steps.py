@@ -3,7 +3,8 @@
     python -m tools.own_steps PROFILE...
 
 Kernels and collectives of a profile (`reckon profile`) are fitted, its training steps are not. Two
-of these are then learned from, and the others predicted: the mean over all pairs.
+of these are then learned from, and the others predicted: the mean over all pairs. Times are less
+what threads waited for processors that others used.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize_scalar
 
 from calibration.checks.few_shot import Drawn, shot
 from calibration.runs.apart import take_apart
@@ -73,19 +74,16 @@ def added(steps: Block, prior: Prior | None = None) -> Added:
 
 
 def likeliest(many: Sequence[Block], prior: Prior) -> Prior:
-    """A prior with the spreads of disturbed runs (`slowed`, `strayed`) that make the steps of
-    profiles likeliest."""
+    """A prior with the spread of disturbed runs (`strayed`) that makes the steps of profiles
+    likeliest."""
 
-    def of(vector: np.ndarray) -> Prior:
-        slowed, strayed = np.exp(vector).tolist()
-        return replace(prior, slowed=slowed, strayed=strayed)
+    def of(logarithm: float) -> Prior:
+        return replace(prior, strayed=float(np.exp(logarithm)))
 
-    def cost(vector: np.ndarray) -> float:
-        return -sum(learn(of(vector), one.traits, one.residual).evidence for one in many)
+    def cost(logarithm: float) -> float:
+        return -sum(learn(of(logarithm), one.traits, one.residual).evidence for one in many)
 
-    start = np.log([prior.slowed, prior.strayed])
-    bounds = [(np.log(0.01), 0.0)] * 2
-    return of(minimize(cost, start, method="Nelder-Mead", bounds=bounds).x)
+    return of(minimize_scalar(cost, bounds=(np.log(0.01), 0.0), method="bounded").x)
 
 
 def line(name: str, found: Added) -> str:

@@ -265,8 +265,8 @@ def words(learned: Learned) -> list[str]:
     count = learned.runs
     if waits := int((learned.traits.waited > 0).sum()):
         found.append(
-            f"{waits} of your runs waited for processors that others used: less is learned from "
-            "them, and what they lost so is carried to no plan"
+            f"{waits} of your runs waited for processors that others used: that is left out of "
+            "their times, and less is learned from them"
         )
     runs = "your run takes" if count == 1 else f"in the middle your {count} runs take"
     if learned.restless > LIKELY:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from calibration.runs.apart import Runs, environments
-from calibration.tables.profiles import MOST_WAITED
+from calibration.tables.waiting import MOST_WAITED
 from predictor.arrays import Array
 from predictor.files import write_text
 from predictor.timing import HOSTS, Prior, RunParameters, Traits, log_t

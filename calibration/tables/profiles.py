@@ -11,30 +11,11 @@ from calibration.sources import kineto
 from calibration.sources.found import Stated
 from calibration.sources.reading import read_table
 from calibration.tables.kernel_table import check_kernels
+from calibration.tables.waiting import calmed, undisturbed
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
 from predictor.schema import KERNEL_KEY
-
-MOST_WAITED = 0.2
-"""Share of its time that a kernel's threads may have waited for processors which others used: the
-scheduler's turns, of several milliseconds, are then what was timed."""
-
-RARE = 0.1
-"""Share of a table's rows beyond which others ran all the time: what kernels take beside them is
-then what steps take, too."""
-
-ALIKE = ["accelerator", "op", "dtype"]
-
-
-def undisturbed(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a checked kernel table without the few whose time is that of other programs, as long
-    as others of their accelerator, kind and data type are left."""
-    calm = ~(table["waited"] > MOST_WAITED)
-    if (~calm).mean() > RARE:
-        return table
-    some = calm.groupby([table[name] for name in ALIKE], dropna=False).transform("any")
-    return table[calm | ~some].reset_index(drop=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +55,7 @@ def stated_by(system: Cluster | None) -> Stated:
 
 def read_measurements(paths: list[Path], system: Cluster | None = None) -> Measurements:
     """Read profiles (folders), kernel tables and traces (files); training steps are never read.
+    Times of a host are less what its threads waited for processors that others used.
 
     system   that traces were recorded on, where they do not say so or communicate
 
@@ -111,4 +93,4 @@ def read_measurements(paths: list[Path], system: Cluster | None = None) -> Measu
     for name in joined["accelerator"].unique():
         if name not in accelerators:
             accelerators[str(name)] = catalog.accelerator(str(name))
-    return Measurements(joined, accelerators, tuple(files))
+    return Measurements(calmed(joined, accelerators), accelerators, tuple(files))

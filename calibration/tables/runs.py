@@ -17,6 +17,7 @@ from calibration.sources.told import amended, noted
 from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
+from calibration.tables.waiting import calm_share, threads_of
 from calibration.tables.words import recomputed, sharded, trained, yes
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
 from predictor.errors import InputError
@@ -48,7 +49,8 @@ attention_qkv, and its fine-tuning performance scripts set target_modules to lin
 class Point:
     """A published training point.
 
-    measured   step time [s], NaN where only memory is stated
+    measured   step time [s], less what its threads waited for processors; NaN where only memory is
+               stated
     one_layer  the row times one layer, forward and backward, not a step
     memory     stated peak per device [bytes], NaN where not stated
     waited     share of the time that its threads waited for processors which others used
@@ -101,28 +103,37 @@ def point_of(
         request = _request(row, run, devices or {})
     except InputError as error:
         return Skipped(point_id, source, str(error))
-    step = cell(row, "step_time_s")
-    if step is None and cell(row, "metric") == "step_time_s":
-        step = cell(row, "value")
-    if step is None:
-        step = _converted(row, request) or conventions.step_time(row, request)
+    step = _step_time(row, request)
     memory = cell(row, "memory_reserved_gb")
     if memory is None:
         memory = cell(row, "memory_gb_per_gpu")
     told = all(cell(row, name) is not None for name in ("seq_len", "global_batch"))
+    waited = float(cell(row, "waited") or 0.0)
+    if step is not None:
+        step *= float(calm_share(waited, threads_of(request.cluster.accelerator)))
     return Point(
         point_id=point_id,
         source=source,
         request=request,
-        measured=float(step) if step is not None else math.nan,
+        measured=step if step is not None else math.nan,
         one_layer="1layer" in name,
         memory=float(memory) * 2.0**30 if memory is not None and told else math.nan,
         status=str(cell(row, "status") or ""),
         told=told,
         memory_of=conventions.memory_of(source),
         doubtful=cell(row, "doubtful") is not None,
-        waited=float(cell(row, "waited") or 0.0),
+        waited=waited,
     )
+
+
+def _step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
+    """Step time as a row states it or as it follows; None where only memory is stated."""
+    step = cell(row, "step_time_s")
+    if step is None and cell(row, "metric") == "step_time_s":
+        step = cell(row, "value")
+    if step is None:
+        step = _converted(row, request) or conventions.step_time(row, request)
+    return None if step is None else float(step)
 
 
 def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None:

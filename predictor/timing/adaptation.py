@@ -4,14 +4,14 @@ The log of measured over predicted time of runs is multivariate Student t (Shah,
 Ghahramani 2014, eq. 6) with the covariance
 
     K_ij = level² + sum_a slope_a² J_ia J_ja + sum_c alike_c² [c_i = c_j]
-         + near² exp(-1/2 sum_d (z_id - z_jd)² / length_d²) + slowed² w_i w_j
+         + near² exp(-1/2 sum_d (z_id - z_jd)² / length_d²)
          + [i = j] (noise² + sum_a rough_a² J_ia² + known² sigma_i² + strayed² w_i²)
 
 where J_a is the slope of the log time over the log of a physical parameter a, c a category, z a
 size of the run, sigma what kernels leave open and w how much a run waited for processors that
-others used. The host's cost is no slope, since a step waits
-for host or device, whichever is later: it is integrated on a grid. One or two of the runs may be
-outliers, or all of them restless: on a shared cluster each run may be off by itself, and so will
+others used (the waiting itself is no part of its time). The host's cost is no slope, since a step
+waits for host or device, whichever is later: it is integrated on a grid. One or two of the runs may
+be outliers, or all of them restless: on a shared cluster each run may be off by itself, and so will
 the next. What the parameters of the covariance are is learned from published runs
 (`calibration.runs.prior`, `calibration.serving.prior`).
 """
@@ -42,10 +42,10 @@ RESTLESS, LOUD = 0.05, 0.3
 One of two dozen published sources is: its authors warn of +/-40 %, and its repeats take 125 to
 225 s. Between .2 and .4, and .05 and .2, what comes of sources left out hardly moves."""
 
-SLOWED, STRAYED = 0.3, 0.15
-"""Log-standard-deviation of runs that waited for processors which others used: of what they share,
-and of each by itself. The likeliest of the profiles in `data/measurements` (`make own` prints it,
-each of them left out in turn)."""
+STRAYED = 0.15
+"""Log-standard-deviation of each run that waited for processors which others used, their waiting
+taken out of its time. The likeliest of the profiles in `data/measurements` (`make own` prints it,
+each of them left out in turn), of which such runs have nothing in common beyond it."""
 
 PAIRED = 24
 """Runs up to which every pair of them may be outliers; of more, those that may be single ones."""
@@ -67,8 +67,7 @@ class Prior:
     known           share of the kernels' own spread
     host            of the log of the host's cost
     freedom         degrees of freedom
-    slowed, strayed of runs that waited for processors which others used: of all of them together,
-                    and of each by itself
+    strayed         of each run that waited for processors which others used
     most            size of a correction that is hardly exceeded, but for the host's cost
     early           with k runs known an interval is narrower than the covariance says by this
                     share over 1 + k: published sources with one run known lay inside too often
@@ -87,7 +86,6 @@ class Prior:
     freedom: float = 4.0
     most: float = 0.8
     early: float = 0.0
-    slowed: float = SLOWED
     strayed: float = STRAYED
     source: str = ""
 
@@ -134,7 +132,6 @@ def shared(one: Traits, other: Traits, prior: Prior) -> Array:
         a, b = one.sizes * scale, other.sizes * scale
         away = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2.0 * a @ b.T
         found = found + prior.near**2 * np.exp(-0.5 * np.maximum(away, 0.0))
-    found = found + prior.slowed**2 * np.outer(one.waited, other.waited)
     return np.asarray(found)
 
 
@@ -149,7 +146,6 @@ def open_variance(one: Traits, prior: Prior) -> Array:
     """Variance of runs of which nothing was measured, but for the host's cost, (N,)."""
     weight = np.array([*prior.slopes.values()], float)
     found = prior.level**2 + (one.slopes**2) @ weight**2 + prior.near**2
-    found = found + (prior.slowed * one.waited) ** 2
     return np.asarray(found + sum(v**2 for v in prior.alike.values()) + alone(one, prior))
 
 

@@ -1,7 +1,7 @@
 """The progress bar of HuggingFace's trainer: what a run tells that has not ended.
 
-The trainer times no step by itself. Its bar (tqdm's, of no name) tells steps and whole seconds gone;
-bars of evaluation look alike, and the one that has run for longest is the training's.
+The trainer times no step by itself. Its bar (tqdm's, of no name) tells steps and whole seconds
+gone; bars of evaluation look alike, and the one that has run for longest is the training's.
 
 Sources of the forms (read November 2026): huggingface/transformers `trainer_callback.py`
 (`ProgressCallback`), tqdm's `format_meter` and `format_interval`.

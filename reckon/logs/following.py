@@ -133,12 +133,15 @@ class Watched:
 
     seconds   times of steps by number, those of warming up among them
     said      what was said last of each concern, so that only changes are told
+    last      when the last step was seen [s]; number is its own
+    recent    times of the last steps, as they came
     """
 
     expected: Expected
     seconds: dict[int, float] = field(default_factory=dict)
     said: dict[str, Any] = field(default_factory=dict)
     last: float = math.nan
+    number: int = 0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def waiting(self) -> dict[str, Any]:
@@ -148,6 +151,12 @@ class Watched:
     def restart(self, why: str) -> list[dict[str, Any]]:
         """The file was cut off or made anew: what was seen stays."""
         return [self._event(why, f"the log was {why}; read on from its beginning")]
+
+    def another(self) -> list[dict[str, Any]]:
+        """The log goes on with a job of another configuration: what was seen is not of it."""
+        self.seconds, self.said, self.number = {}, {}, 0
+        self.recent.clear()
+        return [self._event("another job", "another configuration is told; what was seen is left")]
 
     def feed(self, step: LoggedStep, now: float) -> list[dict[str, Any]]:
         """What a step changes.
@@ -161,8 +170,9 @@ class Watched:
             found.append(self._event("resumed", f"step {step.number}: steps go on"))
         if not seconds > 0:
             return found
-        if step.number not in self.seconds:
+        if step.number != self.number:
             self.recent.append(seconds)
+        self.number = step.number
         self.seconds[step.number] = seconds
         return found + self._judge(step.number)
 

@@ -286,7 +286,9 @@ def _derived(log: Log, fields: dict[str, Any], notes: list[str]) -> None:
     length = number_or_nan(fields.get("seq_len"))
     if tokens.size and length > 0 and "global_batch" not in fields:
         fields["global_batch"] = round(float(np.median(tokens)) / length)
-        notes.append(f"a step is of {fields['global_batch']} sequences: its tokens over their length")
+        notes.append(
+            f"a step is of {fields['global_batch']} sequences: its tokens over their length"
+        )
     if "micro_batch" not in fields and (told := series(log.steps, "micro_batch")).size:
         fields["micro_batch"] = round(float(np.median(told)))
 

@@ -13,11 +13,12 @@ from predictor.records import dataclass
 
 QUANTITIES = (
     "seconds", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "batches_per_s",
-    "global_batch", "batch_tokens", "samples", "tokens", "micro_batch", "memory_gib", "reserved_gib", "loss",
-    "stamp",
+    "global_batch", "batch_tokens", "samples", "tokens", "micro_batch", "memory_gib",
+    "reserved_gib", "loss", "stamp",
 )  # fmt: skip
 """What a log may say of a step: its time [s], rates [1/s], the sequences of a step, its tokens;
-sequences and tokens trained on so far; memory allocated and reserved [GiB]; the loss; when it was written [s]."""
+sequences and tokens trained on so far; memory allocated and reserved [GiB]; the loss; when it was
+written [s]."""
 
 WARM_STEPS, WARM_SHARE = 3, 0.1
 """First steps of a log that do not count: so many, or such a share of all, whichever is more."""

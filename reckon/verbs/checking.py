@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 
 from calibration.sources.reading import read_table
+from calibration.tables.cells import cell
 from calibration.tables.dimensions import model_of
 from calibration.tables.profiles import device_systems
+from calibration.tables.waiting import calm_share, threads_of
 from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -59,6 +61,12 @@ def pass_time(row: dict[Any, Any], cluster: Cluster, known: Calibration) -> floa
     return _time(found)
 
 
+def _calm(row: dict[Any, Any], cluster: Cluster) -> float:
+    """Share of a pass in which its threads did not wait for processors that others used."""
+    waited = cell(row, "waited") or 0.0
+    return float(calm_share(float(waited), threads_of(cluster.accelerator)))
+
+
 def check_passes(folder: Path, known: Calibration) -> list[dict[str, Any]]:
     """Measured and predicted seconds of the passes of serving in a profile."""
     path = folder / "passes.csv"
@@ -74,7 +82,7 @@ def check_passes(folder: Path, known: Calibration) -> list[dict[str, Any]]:
             {
                 "name": str(row["point_id"]),
                 "kind": str(row["metric"]),
-                "measured_s": float(row["value"]) * 1e-3,
+                "measured_s": float(row["value"]) * 1e-3 * _calm(row, cluster),
                 "predicted_s": pass_time(row, cluster, known),
             }
         )
@@ -83,7 +91,7 @@ def check_passes(folder: Path, known: Calibration) -> list[dict[str, Any]]:
 
 def check(folder: str | Path, calibration: str | Path | Calibration) -> list[dict[str, Any]]:
     """Every step and pass that a profile timed: name, kind (`NAMES`), measured and predicted
-    seconds.
+    seconds; measured ones are less what their threads waited for processors that others used.
 
     Raises InputError for a folder that is no profile.
     """

@@ -216,7 +216,7 @@ def _disturbed(table: pd.DataFrame, checks: list[dict[str, Any]]) -> list[str]:
     if waited:
         problems.append(
             f"{waited} of {len(checks)} steps and passes were disturbed: their threads waited for "
-            "processors that others used, so that they say little of a prediction"
+            "processors that others used; that is taken out of their times, as far as it is known"
         )
     return problems
 

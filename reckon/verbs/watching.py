@@ -110,9 +110,11 @@ def watch(
 
 def _take(found: Watched, follower: Follower, text: str, now: float) -> list[dict[str, Any]] | None:
     """What a line changes; None where it tells no step."""
+    before = len(follower.earlier)
     step = follower.feed(text)
     if step is None:
         return None
+    events = found.another() if len(follower.earlier) > before else []
     if follower.planned and not found.expected.steps:
         found.expected = replace(found.expected, steps=follower.planned)
-    return found.feed(step, now)
+    return events + found.feed(step, now)

@@ -1,5 +1,5 @@
-"""Logs as they come: resumed, of several jobs, of batches that grow, of other encodings, of users who
-say otherwise. What counts is what one would read off them by eye."""
+"""Logs as they come: resumed, of several jobs, of batches that grow, of other encodings, of users
+who say otherwise. What counts is what one would read off them by eye."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ def test_a_folder_is_told_from_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_rates_of_sequences_alone_ask_for_their_number(tmp_path: Path) -> None:
-    line = "epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec=25, CurrSamplesPerSec=25\n"
+    line = (
+        "epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec=25, CurrSamplesPerSec=25\n"
+    )
     path = log(tmp_path, *(line.format(n) for n in range(1, 12)))
     with pytest.raises(InputError, match="--set global_batch="):
         read_one(path, HOST)
@@ -164,7 +166,7 @@ def test_of_several_bars_the_one_that_runs_for_longest_is_followed() -> None:
 
 
 def test_a_trainer_that_counts_tokens_tells_the_time_of_every_stretch(tmp_path: Path) -> None:
-    """Each entry has the seconds since the start: 100 of the first ten steps, 40 of each ten after."""
+    """Each entry has the seconds since the start: 100 of ten steps, 40 of each ten behind."""
     entries = [{"step": 10 * n, "loss": 2.0, "train_runtime": 60.0 + 40.0 * n} for n in range(1, 9)]
     path = tmp_path / "trainer_state.json"
     path.write_text(json.dumps({"log_history": entries, "max_steps": 80}), encoding="utf-8")

@@ -192,6 +192,30 @@ def test_a_stall_is_told_and_its_end() -> None:
     assert found.status == 0
 
 
+def test_a_job_that_does_steps_again_is_judged_by_them() -> None:
+    """Resumed at its thirtieth step, it takes 1.5 x as long from there: ten steps tell so."""
+    found = Watched(Expected(1.0, 0.9, 1.1))
+    feed(found, [1.0] * 40)
+    assert "drift" in feed(found, [1.5] * 10, 30)
+    assert found.now == 1.5
+
+
+def test_a_log_that_goes_on_with_another_job_is_another_job(tmp_path: Path) -> None:
+    """What the first took is not held against the second."""
+
+    def job(tp: int, milliseconds: float) -> str:
+        dump = f"-- arguments --\n  tensor_model_parallel_size ...... {tp}\n"
+        return dump + "".join(lines(range(1, 21), milliseconds))
+
+    log = tmp_path / "train.log"
+    log.write_text(job(2, 1000.0) + job(4, 500.0))
+    events = list(watch(log, once=True))
+    assert [event["event"] for event in events] == ["another job", "end"]
+    assert events[-1]["median_s"] == 0.5
+    log.write_text(job(2, 1000.0) + job(2, 1000.0))
+    assert [event["event"] for event in watch(log, once=True)] == ["end"]
+
+
 def test_time_left_and_cost_are_those_of_the_steps_to_come() -> None:
     found = Watched(Expected(1.0, 0.5, 1.5, steps=110, price=3600.0))
     feed(found, [1.0] * 10)

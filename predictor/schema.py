@@ -135,10 +135,6 @@ RUN_NUMBERS = (
 ENDLESS = ("request_rate",)
 """Those of which a number may be infinite: all requests at once."""
 
-SHARES = ("waited",)
-"""Those that hold shares, from 0 to 1: of its time that a run waited for processors which others
-used."""
-
 TRAINING_KEYS = ("global_batch", "micro_batch", "seq_len")
 INFERENCE_KEYS = ("input_len", "output_len", "concurrency", "weights_precision")
 """Columns that only tables of training runs, or of inference, have: one of them is enough."""

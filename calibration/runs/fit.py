@@ -38,7 +38,7 @@ from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_plan_spread, with_spread, with_unnamed_spread
 from calibration.tables.cells import check_runs
 from calibration.tables.profiles import device_systems
-from calibration.tables.runs import Point, point_of
+from calibration.tables.runs import Point, Skipped, point_of
 from calibration.tables.sweep import healthy_points
 from predictor import catalog
 from predictor.catalog import load, run_parameters
@@ -74,6 +74,7 @@ def read_points(
     Raises InputError where a file is no table of training runs or holds no usable row.
     """
     found: list[Point] = []
+    why: list[str] = []
     for path in paths:
         table = read_table(path)
         if not of_training(table.columns):
@@ -82,8 +83,10 @@ def read_points(
         known = {**(devices or {}), **device_systems(path.parent)}
         made = [point_of(row, run, known) for row in rows]
         found += [p for p in made if isinstance(p, Point) and p.told and p.measured > 0]
+        why += [p.reason for p in made if isinstance(p, Skipped)]
     if not found:
-        raise InputError(f"no row of {', '.join(map(str, paths))} can be predicted")
+        reason = f": {why[0]}" if why else ""
+        raise InputError(f"no row of {', '.join(map(str, paths))} can be predicted{reason}")
     return found
 
 

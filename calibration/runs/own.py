@@ -234,9 +234,9 @@ TOLD = {
 }
 """What a physical parameter is in words, by its factor."""
 
-SURE, MOVED = 0.5, 0.7
-"""Runs say something of a parameter where so much of the prior's spread is left at most, or it is
-that many of its own spreads away."""
+SURE = 0.5
+"""Runs say something of a parameter where so much of the prior's spread is left at most, or where
+its interval is all on one side of what it was."""
 
 
 LIKELY = 0.5
@@ -279,7 +279,7 @@ def words(learned: Learned) -> list[str]:
 
 def _says(mean: float, spread: float, before: float) -> bool:
     """Whether runs say something of a parameter."""
-    return spread < SURE * before or abs(mean) > MOVED * spread
+    return spread < SURE * before or abs(mean) > Z80 * spread
 
 
 def _factor(mean: float, spread: float) -> str:

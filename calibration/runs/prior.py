@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from calibration.runs.apart import Runs, environments
-from calibration.tables.waiting import MOST_WAITED
+from calibration.tables.waiting import calm_share, threads_of
 from predictor.arrays import Array
 from predictor.files import write_text
 from predictor.timing import HOSTS, Prior, RunParameters, Traits, log_t
@@ -85,8 +85,9 @@ def block(runs: Runs, run: RunParameters, source: str = "own") -> Block:
     using = environments(runs, run)
     step = assemble(runs.parts, run, using)
     sigma = interval(step, using.factor, 0.0)
-    waited = np.array([min(1.0, point.waited / MOST_WAITED) for point in runs.points])
-    known = traits(runs.parts, run, using, step, described(runs), sigma, waited)
+    threads = [threads_of(point.request.cluster.accelerator) for point in runs.points]
+    calm = calm_share(np.array([point.waited for point in runs.points]), np.array(threads))
+    known = traits(runs.parts, run, using, step, described(runs), sigma, 1.0 / calm - 1.0)
     return Block(source, known, runs.measured - np.log(step.step_time))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from predictor.errors import InputError
-from predictor.schema import ENDLESS, RUN_NUMBERS, SHARES
+from predictor.schema import ENDLESS, RUN_NUMBERS
 
 
 def cell(row: Mapping[str, Any], key: str) -> Any:
@@ -38,15 +38,13 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
         given = given.where(given.notna() & (given.astype(str).str.strip() != ""))
         values = pd.to_numeric(given, errors="coerce").astype(float)
         finite = np.isfinite(values) | (column in ENDLESS)
-        most = 1.0 if column in SHARES else np.inf
-        bad = given.notna() & ~((values >= 0) & (values <= most) & finite)
+        bad = given.notna() & ~((values >= 0) & finite)
         if bad.any():
             row = int(np.argmax(bad.to_numpy()))
             value = given.iloc[row]
             shown = repr(value) if isinstance(value, str) else str(value)
-            bounds = "from 0 to 1" if column in SHARES else "from 0 up"
             raise InputError(
-                f"{where}, line {row + 2}: {column} must be a number {bounds}, got {shown}"
+                f"{where}, line {row + 2}: {column} must be a number from 0 up, got {shown}"
             )
         checked[column] = values
     return _named(checked, where)

@@ -53,7 +53,8 @@ class Point:
                stated
     one_layer  the row times one layer, forward and backward, not a step
     memory     stated peak per device [bytes], NaN where not stated
-    waited     share of the time that its threads waited for processors which others used
+    waited     how long all its threads together waited for processors which others used, over the
+               time that went by
     doubtful   the row is not of the machine that it names, as far as anybody can know; no fit to
                published runs learns from it
     memory_of  what that is of: all of the device, the allocator, tensors (`conventions.memory_of`)

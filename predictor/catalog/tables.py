@@ -139,5 +139,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:  # dates and numbers that cannot be
             raise InputError(f"{path} is not YAML: {error}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} must hold keys and values, found {type(content).__name__}")
+        found = "nothing" if content is None else type(content).__name__
+        raise InputError(f"{path} must hold keys and values, found {found}")
     return content

@@ -8,8 +8,8 @@ Ghahramani 2014, eq. 6) with the covariance
          + [i = j] (noise² + sum_a rough_a² J_ia² + known² sigma_i² + strayed² w_i²)
 
 where J_a is the slope of the log time over the log of a physical parameter a, c a category, z a
-size of the run, sigma what kernels leave open and w how much a run waited for processors that
-others used (the waiting itself is no part of its time). The host's cost is no slope, since a step
+size of the run, sigma what kernels leave open and w what a run lost by waiting for processors that
+others used, over its own time, which is without it. The host's cost is no slope, since a step
 waits for host or device, whichever is later: it is integrated on a grid. One or two of the runs may
 be outliers, or all of them restless: on a shared cluster each run may be off by itself, and so will
 the next. What the parameters of the covariance are is learned from published runs
@@ -42,10 +42,11 @@ RESTLESS, LOUD = 0.05, 0.3
 One of two dozen published sources is: its authors warn of +/-40 %, and its repeats take 125 to
 225 s. Between .2 and .4, and .05 and .2, what comes of sources left out hardly moves."""
 
-STRAYED = 0.15
-"""Log-standard-deviation of each run that waited for processors which others used, their waiting
-taken out of its time. The likeliest of the profiles in `data/measurements` (`make own` prints it,
-each of them left out in turn), of which such runs have nothing in common beyond it."""
+STRAYED = 0.25
+"""Error of the time that a run lost by waiting for processors which others used, as a share of it:
+the time that is left is known less well the more was lost. The likeliest of the profiles in
+`data/measurements` (`make own` prints it, each of them left out in turn), whose steps have nothing
+in common beyond what they waited."""
 
 PAIRED = 24
 """Runs up to which every pair of them may be outliers; of more, those that may be single ones."""
@@ -67,7 +68,7 @@ class Prior:
     known           share of the kernels' own spread
     host            of the log of the host's cost
     freedom         degrees of freedom
-    strayed         of each run that waited for processors which others used
+    strayed         share of the time that a run lost by waiting for processors which others used
     most            size of a correction that is hardly exceeded, but for the host's cost
     early           with k runs known an interval is narrower than the covariance says by this
                     share over 1 + k: published sources with one run known lay inside too often
@@ -99,7 +100,8 @@ class Traits:
     words    categories, (N, C), in the order of the prior's
     sigma    what kernels leave open of each, (N,)
     host     log of the time at every host cost of `HOSTS` over that at the calibration's, (N, G)
-    waited   whether the run waited for processors that others used, 0 to 1, (N,); a plan does not
+    waited   time lost by waiting for processors that others used, over the run's own, (N,); plans
+             lose none
     """
 
     slopes: Array

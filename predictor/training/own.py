@@ -135,7 +135,8 @@ def traits(
 
     described   their sizes and categories
     sigma       what kernels leave open of each
-    waited      how much each waited for processors that others used, 0 to 1; not at all if None
+    waited      what each lost by waiting for processors that others used, over its own time; none
+                if None
     """
     count = len(described.sizes)
     return Traits(

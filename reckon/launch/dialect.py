@@ -196,7 +196,8 @@ def text_of(given: str) -> tuple[str, Path]:
         return f"# recipe: {match[2]}\n{text}", folder
     if not is_file(path):
         if path.suffix in SUFFIXES or len(path.parts) > 1:
-            raise InputError(f"cannot read {path}: no such file")
+            why = "is a folder" if path.is_dir() else "no such file"
+            raise InputError(f"cannot read {path}: {why}")
         return given, Path()
     try:
         return path.read_text(encoding="utf-8"), path.parent

@@ -231,7 +231,9 @@ class Watched:
         drifts = "slower" if drift > DRIFT else "faster" if drift < -DRIFT else ""
         if self.said.get("drift", "") != drifts:
             self.said["drift"] = drifts
-            told = f"by {drift:+.1%} over the first" if drifts else "back where they were"
+            told = "as the first were again"
+            if drifts:
+                told = f"{abs(drift):.1%} {'longer' if drift > 0 else 'shorter'} than the first"
             found.append(self._event("drift", f"step {number}: steps are {told}"))
         slow = self.now > SLOW * self.median
         if self.said.get("slow", False) != slow:

@@ -20,7 +20,7 @@ from predictor.records import dataclass
 from reckon.launch import read_launch
 from reckon.launch.dimensions import PREFIX, dimensions, model_of
 from reckon.logs.benches import Bench
-from reckon.logs.steps import Figures, Log, figures, series
+from reckon.logs.steps import SAME, Figures, Log, figures, series, usual
 
 COLUMNS = {
     "gpus": "num_gpus", "accelerators_per_node": "gpus_per_node", "sharding": "dp_sharding",
@@ -231,11 +231,6 @@ def _training(log: Log, path: Path, given: Given) -> Read:
     return Read((row,), missing, tuple(notes), told)
 
 
-SAME = 0.02
-"""Sequences of steps that follow from rounded rates differ by so much at most if they are the
-same."""
-
-
 def _of_one_batch(
     log: Log, fields: dict[str, Any], given: Mapping[str, Any], notes: list[str]
 ) -> Log:
@@ -246,7 +241,7 @@ def _of_one_batch(
     batches = series(log.steps, "global_batch")
     if not batches.size:
         return log
-    most = _usual(batches)
+    most = usual(batches)
     with np.errstate(invalid="ignore"):
         other = np.isfinite(told) & (np.abs(told / most - 1.0) >= SAME)
     if other.any():
@@ -261,14 +256,6 @@ def _of_one_batch(
         return log
     fields["global_batch"] = most
     return log
-
-
-def _usual(batches: np.ndarray) -> int:
-    """What most of some batches are, the later of two that are as frequent; (n,), n > 0."""
-    sizes, back, count = np.unique(np.round(batches[::-1]), return_index=True, return_counts=True)
-    alike = np.abs(np.log(sizes[:, None] / sizes[None, :])) < SAME
-    many = alike @ count
-    return int(sizes[min(np.flatnonzero(many == many.max()), key=lambda at: back[at])])
 
 
 def _derived(log: Log, fields: dict[str, Any], notes: list[str]) -> None:
@@ -380,6 +367,8 @@ def _serving(benches: list[Bench], path: Path, given: Given) -> Read:
             **_machine(given),
         }
         ranks = [int(base.get(name) or 1) for name in ("tp", "pp", "dp")]
+        if not any(base.get(name) for name in ("num_gpus", "tp", "pp", "dp", "ep")):
+            notes.append("accelerators are not said: one is taken (--gpus, --set tp=)")
         base.setdefault("num_gpus", math.prod(ranks))
         base.setdefault("tp", base["num_gpus"])
         missing |= {n: by for n, by in SERVED_NEEDED.items() if base.get(n) in (None, "")}

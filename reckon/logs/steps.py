@@ -23,6 +23,10 @@ written [s]."""
 WARM_STEPS, WARM_SHARE = 3, 0.1
 """First steps of a log that do not count: so many, or such a share of all, whichever is more."""
 
+SAME = 0.02
+"""Sequences of steps that follow from rounded rates differ by so much at most if they are the
+same."""
+
 STALL = 1.5
 """A step of so many medians is a stall."""
 
@@ -109,6 +113,14 @@ def figures(values: Sequence[float] | np.ndarray, inverse: bool = False) -> Figu
         stalls=int(np.sum(away > math.log(STALL))),
         steps=len(found),
     )
+
+
+def usual(batches: np.ndarray) -> int:
+    """What most of some batches are, the later of two that are as frequent; (n,), n > 0."""
+    sizes, back, count = np.unique(np.round(batches[::-1]), return_index=True, return_counts=True)
+    alike = np.abs(np.log(sizes[:, None] / sizes[None, :])) < SAME
+    many = alike @ count
+    return int(sizes[min(np.flatnonzero(many == many.max()), key=lambda at: back[at])])
 
 
 @dataclass(slots=True)

@@ -142,9 +142,9 @@ def _logged(path: Path, fields: Mapping[str, Any], known: Calibration) -> Side:
         if not isinstance(point, InferencePoint):
             return Side(str(path), None, measured, point.reason)
         return Side(str(path), served(point.request, known), measured)
-    one = point_of(rows[0], known.run)
+    one = point_of(rows[-1], known.run)  # of several jobs in one file the last
     if not isinstance(one, Point):
-        value = float(rows[0].get("step_time_s") or math.nan)
+        value = float(rows[-1].get("step_time_s") or math.nan)
         return Side(str(path), None, _finite({"step_time": value}), one.reason)
     of = one.request
     found = Prediction(of, predict(of.model, of.cluster, of.plan, known))

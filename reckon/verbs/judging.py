@@ -143,6 +143,8 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
             continue
         score = 3 * len(launch.understood) - 2 * len(launch.unknown) + _named(name, given)
         found.append((score, launch))
+    if not given.strip():
+        raise InputError("give a run file, a script or a launch line; there is nothing in this one")
     if not found:
         first = next(iter(errors.values()))
         raise InputError(f"{given}: no reader of launch lines understands it ({first})")

@@ -74,6 +74,8 @@ def watch(
     for a log that is not there with `once`, and for a plan that cannot be predicted.
     """
     path = Path(log)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the log in it")
     if once and not path.is_file():
         raise InputError(f"no such file: {path}")
     found = Watched(expected_of(plan, dict(fields or {}), calibration))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.units import GIB
 from reckon.verbs.judging import Judged
 from reckon.verbs.results import Prediction
-from reckon.views.terminal import grid
+from reckon.views.terminal import grid, numbered
 
 WORDS = ("fits", "doubtful", "does not fit")
 
@@ -31,7 +31,8 @@ def show_judged(found: Judged) -> None:
             f"{result.tpot.value * 1e3:.4g} ms, {rate.value:.4g} output tokens/s "
             f"({rate.low:.4g} to {rate.high:.4g})"
         )
-    print(f"{WORDS[found.status]}: {float(plan.gpus):g} accelerators, {what}; {memory}, {chance}")
+    of = numbered(float(plan.gpus), "accelerator")
+    print(f"{WORDS[found.status]}: {of}, {what}; {memory}, {chance}")
     for doubt in found.doubts:
         print(f"  {doubt}")
     if found.helps:

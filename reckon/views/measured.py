@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from reckon.views.terminal import grid
+from reckon.views.terminal import grid, numbered
 from reckon.views.trace import show_steps
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def show_imported(result: dict[str, Any]) -> None:
         if rest := sum(count for _, count in reasons[MOST_REASONS:]):
             reasons[MOST_REASONS:] = [("other reasons (--json FILE)", rest)]
         print(grid(["left out, because", "n"], [[why, str(count)] for why, count in reasons]))
-    print(f"\nwrote {result['out']}: {result['rows']} rows")
+    print(f"\nwrote {result['out']}: {numbered(result['rows'], 'row')}")
 
 
 def show_calibrated(summary: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def show_calibrated(summary: dict[str, Any]) -> None:
     for reason, count in summary["left_out"].items():
         print(f"left out {count} rows: {reason}")
     count = summary["rows"] + len(summary["interval_points"])
-    print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {count} rows")
+    print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {numbered(count, 'row')}")
 
 
 def show_suggested(found: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from reckon.views.terminal import grid
+from reckon.views.terminal import grid, numbered
 
 
 def _cell(row: dict[str, Any], name: str) -> str:
@@ -35,4 +35,4 @@ def show_runs(result: dict[str, Any]) -> None:
         if one["missing"]:
             needed = ", ".join(f"{name} ({by})" for name, by in one["missing"].items())
             print(f"reckon: {one['path']} does not say {needed}", file=sys.stderr)
-    print(f"\nwrote {result['out']}: {result['rows']} rows")
+    print(f"\nwrote {result['out']}: {numbered(result['rows'], 'row')}")

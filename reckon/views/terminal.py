@@ -61,6 +61,11 @@ def four(value: float) -> str:
     return f"{value:#.4g}".rstrip(".")
 
 
+def numbered(count: int | float, thing: str) -> str:
+    """So many things: '1 row', '2 rows'."""
+    return f"{count:g} {thing}{'' if count == 1 else 's'}"
+
+
 def wrapped(text: str, indent: int) -> list[str]:
     """Lines of at most `WIDE` letters, each behind so many blanks."""
     return textwrap.wrap(text, WIDE, initial_indent=" " * indent, subsequent_indent=" " * indent,

@@ -22,7 +22,6 @@ from calibration.runs.own import adapt_runs, contradictions, suggest, words
 from calibration.runs.prior import START, Block, _pieces, _vector, block, fit_prior, likelihood
 from calibration.tables.profiles import device_systems
 from calibration.tables.runs import Point, point_of
-from calibration.tables.waiting import MOST_WAITED
 from predictor.catalog import load, own_prior
 from predictor.catalog.learned import learned_mapping, read_learned
 from predictor.errors import InputError
@@ -392,10 +391,11 @@ def test_how_much_a_run_waited_is_read_beside_its_time_and_left_out_of_it() -> N
     runs = read_points([MEASURED / "steps.csv"], BASE.run)
     told = steps.loc[[point.point_id for point in runs]]
     assert [point.waited for point in runs] == list(told["waited"])
-    assert found.traits.waited == pytest.approx(np.minimum(1.0, told["waited"] / MOST_WAITED))
     threads = np.where(told["num_gpus"] == 1, 2.0, 1.0)
-    calm = told["step_time_s"] * (1.0 - told["waited"] / threads)
+    lost = told["step_time_s"] * told["waited"] / threads
+    calm = told["step_time_s"] - lost
     assert [point.measured for point in runs] == pytest.approx(list(calm))
+    assert found.traits.waited == pytest.approx(lost / calm)
 
 
 def test_the_spread_of_disturbed_steps_is_found_from_steps() -> None:

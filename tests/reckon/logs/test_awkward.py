@@ -208,6 +208,12 @@ def test_what_a_report_of_serving_does_not_say_by_itself(
         read_log(path)
 
 
+def test_a_report_that_does_not_say_its_accelerators_says_that_one_is_taken() -> None:
+    """SGLang's file states neither; vLLM's was given metadata."""
+    assert any("one is taken" in n for n in read_one(FIXTURES / "sglang_bench.jsonl", HOST).notes)
+    assert not any("one is taken" in n for n in read_one(FIXTURES / "vllm_bench.json", HOST).notes)
+
+
 def test_a_damaged_archive_ends_in_a_word(tmp_path: Path, cli: Callable[..., Any]) -> None:
     path = tmp_path / "a.log.gz"
     path.write_bytes(b"\x1f\x8b\x08\x00" + bytes(range(200)))

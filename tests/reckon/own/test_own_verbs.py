@@ -192,6 +192,41 @@ def test_a_stall_is_told_and_its_end() -> None:
     assert found.status == 0
 
 
+def test_what_is_no_run_is_told_in_a_line_that_helps(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("", encoding="utf-8")
+    for arguments, told in (
+        (("check", ""), "give a run file"),
+        (("check", tmp_path), "is a folder"),
+        (("check", tmp_path / "empty.yaml"), "found nothing"),
+        (("watch", tmp_path, "--once"), "is a folder"),
+    ):
+        status, _, err = cli(*arguments)
+        assert status == 2
+        assert told in err
+        assert err.count("\n") == 1
+
+
+def test_runs_that_cannot_be_predicted_say_why(cli: Cli, tmp_path: Path) -> None:
+    rows = "point_id,accelerator,num_gpus,model,global_batch,seq_len,step_time_s\n"
+    path = tmp_path / "mine.csv"
+    path.write_text(rows + "a,H100-SMX5,8,llama3-8b,8,4096,1.0\n", encoding="utf-8")
+    status, _, err = cli("calibrate", "--reference", path, "--out", tmp_path / "c")
+    assert status == 2
+    assert "H100-SMX5" in err
+
+
+def test_of_several_jobs_in_a_log_the_last_is_compared(tmp_path: Path) -> None:
+    def job(tp: int, milliseconds: float) -> str:
+        dump = f"-- arguments --\n  tensor_model_parallel_size ...... {tp}\n"
+        return dump + "".join(lines(range(1, 21), milliseconds))
+
+    one, two = tmp_path / "one.log", tmp_path / "two.log"
+    one.write_text(job(4, 1000.0), encoding="utf-8")
+    two.write_text(job(2, 9000.0) + job(4, 1500.0), encoding="utf-8")
+    fields = {"system": "dgx-h100", "model": "llama3-8b", "gpus": 8, "seq_len": 4096}
+    assert compare(str(one), str(two), fields).measured["step_time"] == pytest.approx(1.5)
+
+
 def test_a_job_that_does_steps_again_is_judged_by_them() -> None:
     """Resumed at its thirtieth step, it takes 1.5 x as long from there: ten steps tell so."""
     found = Watched(Expected(1.0, 0.9, 1.1))

@@ -234,11 +234,13 @@ LARGER = 4.0
 @dataclass(frozen=True, slots=True)
 class Larger:
     """Mean errors of larger runs: with none known, with small ones drawn at random, with small ones
-    that `suggest` asks for."""
+    that `suggest` asks for; and with the one factor known that suits the larger runs best, which is
+    what any level carried to them could bring at most."""
 
     none: float
     drawn: float
     asked: float
+    level: float
 
 
 def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -> dict[str, Larger]:
@@ -262,7 +264,8 @@ def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -
             asked = suggest(None, one.prior, one.block.take(able).traits, names, known,
                             others.traits)  # fmt: skip
             chosen = one.agreeing(np.array([int(each.name) for each in asked], dtype=np.intp))
-            scores.append([_missed(one, at, others) for at in (None, own, chosen)])
+            missed = [_missed(one, at, others) for at in (None, own, chosen)]
+            scores.append([*missed, levelled(others.residual)])
         if scores:
             found[one.name] = Larger(*np.mean(scores, axis=0).tolist())
     return found
@@ -277,23 +280,32 @@ def _missed(one: Drawn, known: Index | None, others: Block) -> float:
     return float(np.mean(np.abs(np.expm1(told - others.residual))))
 
 
+def levelled(residual: Array) -> float:
+    """Mean error of runs of which the factor is known that makes it least: the median of measured
+    over predicted, each weighted by predicted over measured."""
+    order = np.sort(residual)
+    share = np.cumsum(np.exp(-order))
+    best = order[np.searchsorted(share, 0.5 * share[-1])]
+    return float(np.mean(np.abs(np.expm1(best - residual))))
+
+
 def scaled_lines(title: str, found: Mapping[str, Larger]) -> list[str]:
     """A line: the mean of `scaled`."""
-    none, drawn, asked = mean_larger(found)
+    mean = mean_larger(found)
+    drawn, asked, level = (getattr(mean, n) / mean.none - 1.0 for n in ("drawn", "asked", "level"))
     return [
-        f"small runs seen, {LARGER:g} x larger predicted, {len(found)} {title}: {none:.1%} with "
-        f"none, {drawn:.1%} with 3 ({drawn / none - 1:+.0%}), {asked:.1%} with 3 that are asked "
-        f"for ({asked / none - 1:+.0%})"
+        f"small runs seen, {LARGER:g} x larger predicted, {len(found)} {title}: {mean.none:.1%} "
+        f"with none, {mean.drawn:.1%} with 3 ({drawn:+.0%}), {mean.asked:.1%} with 3 that are "
+        f"asked for ({asked:+.0%}), {mean.level:.1%} with their own level known ({level:+.0%})"
     ]
 
 
-def mean_larger(found: Mapping[str, Larger]) -> tuple[float, float, float]:
+def mean_larger(found: Mapping[str, Larger]) -> Larger:
     """Means of `scaled` over names."""
     own = list(found.values())
-    none, drawn, asked = (
-        float(np.mean([getattr(one, name) for one in own])) for name in Larger.__slots__
+    return Larger(
+        *(float(np.mean([getattr(one, name) for one in own])) for name in Larger.__slots__)
     )
-    return none, drawn, asked
 
 
 def accelerators(runs: Runs, sources: Iterable[str]) -> dict[str, Array]:
@@ -396,8 +408,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures = {"sources": by_source, "groups": by_group}
         kept: dict[str, Any] = {name: told(found) for name, found in figures.items()}
         for name, own in larger.items():
-            none, drawn, asked = (round(value, 4) for value in mean_larger(own))
-            kept[name]["larger"] = {"before": none, "after": drawn, "asked": asked}
+            mean = {n: round(getattr(mean_larger(own), n), 4) for n in Larger.__slots__}
+            kept[name]["larger"] = {
+                "before": mean["none"], "after": mean["drawn"], "asked": mean["asked"],
+                "level": mean["level"],
+            }  # fmt: skip
         write_prior(whole, kept, PLACE)
 
 

@@ -60,6 +60,6 @@ def threads_of(accelerator: Accelerator) -> float:
 def calmed(table: pd.DataFrame, accelerators: Mapping[str, Accelerator]) -> pd.DataFrame:
     """Rows of a checked kernel table as they are where nothing else runs."""
     threads = {name: threads_of(one) for name, one in accelerators.items()}
-    of = table["accelerator"].map(threads).to_numpy(float)
-    share = calm_share(table["waited"].fillna(0.0).to_numpy(float), of)
+    of = np.array([threads[name] for name in table["accelerator"]])
+    share = calm_share(np.asarray(table["waited"].fillna(0.0), float), of)
     return table.assign(**{name: table[name] * share for name in TIMES if name in table})

@@ -14,7 +14,7 @@ from scipy import stats
 
 import reckon
 from calibration.artifact import write
-from calibration.checks.few_shot import Drawn, early, scaled, shot, table
+from calibration.checks.few_shot import Drawn, early, levelled, scaled, shot, table
 from calibration.checks.own_steps import added, likeliest, steps_of
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import read_points
@@ -426,7 +426,16 @@ def test_larger_runs_are_those_of_four_times_the_accelerators_at_least() -> None
     assert 0.2 < found.none < 0.4
     assert found.drawn < found.none
     assert found.asked < found.none
+    assert found.level <= min(found.none, found.drawn)
     assert scaled([one], {"s": np.array([8.0] * 5 + [31.0] * 5)}) == {}
+
+
+def test_the_level_that_suits_runs_best_is_found_among_all() -> None:
+    """Against factors tried one by one."""
+    residual = np.random.default_rng(5).normal(0.2, 0.3, 15)
+    tried = [np.mean(np.abs(np.expm1(by - residual))) for by in np.linspace(-1.0, 1.0, 4001)]
+    assert levelled(residual) == pytest.approx(min(tried), abs=1e-3)
+    assert levelled(residual) <= min(tried) + 1e-12
 
 
 def waiting(count: int, cost: float) -> Block:

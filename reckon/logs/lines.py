@@ -136,6 +136,8 @@ def _read_mllog(state: _State, line: str) -> LoggedStep | None:
     return step
 
 
+BAR_ALONE = "a progress bar and no loss beside it: taken for that of a training run"
+
 READERS = {"mllog": _read_mllog, "trainer-bar": _read_bar}
 """Forms whose lines are read in a way of their own."""
 
@@ -154,6 +156,7 @@ class Follower:
         self.earlier: list[Log] = []
         self._anew: Dump | None = None
         self._told = 0
+        self._loss = False
 
     def feed(self, line: str) -> LoggedStep | None:
         """The step that a line tells; None for others, and for those of a form that stands
@@ -162,6 +165,7 @@ class Follower:
             return None
         text = COLOUR.sub("", line)
         self._configure(text)
+        self._loss = self._loss or "'loss':" in text
         if "max reserved" in text and (match := MEGATRON_MEMORY.search(text)):
             self.dump.note_memory(float(match[1]) / 1024.0)
         for place, form in enumerate(self._forms):
@@ -218,6 +222,8 @@ class Follower:
         steps = leading.seen.ordered()
         stated = {**self.dump.said(), **leading.stated}
         launch = self.dump.launch(form.dialect)
+        alone = form.name == "trainer-bar" and not self._loss
+        notes = (*self.dump.notes, *((BAR_ALONE,) if alone else ()))
         return Log(
             form=form.name,
             framework=form.framework,
@@ -225,7 +231,7 @@ class Follower:
             stated=stated,
             launch=launch,
             broken=leading.broken,
-            notes=tuple(self.dump.notes),
+            notes=notes,
             planned=leading.planned,
             earlier=tuple(self.earlier),
         )

@@ -162,6 +162,9 @@ def test_of_several_bars_the_one_that_runs_for_longest_is_followed() -> None:
                  *(bar(n, 30, 2 * n) for n in range(31))]:  # fmt: skip
         told += [step.get("seconds") for one in line.split("\r") if (step := follower.feed(one))]
     assert set(told) == {4.0}
+    assert any("no loss beside it" in note for note in follower.log().notes)
+    follower.feed("{'loss': 1.2, 'grad_norm': 0.5, 'epoch': 0.1}")
+    assert not follower.log().notes
     assert (follower.form, follower.planned) == ("trainer-bar", 200)
 
 

@@ -106,3 +106,20 @@ def test_a_profile_whose_kernels_waited_is_read_as_one_whose_did_not(tmp_path: P
 
 def threads_of_name(name: str) -> float:
     return threads_of(HOSTS[name])
+
+
+@pytest.mark.parametrize("name", ["two-cores-1", "two-cores-2", "two-cores-3", "two-cores-5"])
+def test_kernels_without_their_waiting_are_nearer_to_those_of_a_quiet_machine(name: str) -> None:
+    """The same products of one process, timed beside others and, another time, beside none."""
+    place = ROOT / "data" / "measurements"
+    shape = ["op", "dtype", "m", "n", "k"]
+    quiet, loud = (
+        rows[(rows["op"] == "gemm") & rows["accelerator"].str.endswith("-2t")]
+        for rows in (pd.read_parquet(place / f / "kernels.parquet") for f in ("two-cores-4", name))
+    )
+    known = quiet.groupby(shape)["latency_us"].median().rename("quiet").reset_index()
+    away = []
+    for rows in (loud, calmed(loud, device_accelerators(place / name))):
+        both = rows.merge(known, on=shape)
+        away.append(np.abs(np.log(both["latency_us"] / both["quiet"])).mean())
+    assert away[1] < away[0]

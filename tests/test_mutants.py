@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import changes, reached
+from tools import changes, reached, trials
 
 
 def written(folder: Path, text: str) -> list[changes.Mutant]:
@@ -71,6 +71,23 @@ def test_a_change_is_seen_by_tests_and_leaves_the_file_alone(change: str, judged
     script = CHECK.format(change=f"change = {change}", judged=judged)
     subprocess.run([sys.executable, "-c", script], cwd=changes.ROOT, check=True)
     assert FILE.read_bytes() == before
+
+
+def test_comprehensions_of_a_file_and_of_its_classes_run_on_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (changes, trials):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    text = (
+        "A = {n: n / 8 for n in (1.5, 2.5)}\n"
+        "class B:\n    b = [n + 4 for n in (3.5,)]\n    def f(self): return [9 * n for n in A]\n"
+        "C = lambda x: x - 1\n"
+    )
+    soon = {one.old: trials.on_import(one) for one in written(tmp_path, text)}
+    assert soon == {
+        "/": True, "8": True, "1.5": True, "2.5": True, "+": True, "4": True, "3.5": True,
+        "*": False, "9": False, "-": False, "1": False,
+    }  # fmt: skip
 
 
 def test_a_mark_stands_before_each_statement_of_a_function() -> None:

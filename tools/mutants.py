@@ -46,7 +46,7 @@ so that what else ran while they were recorded leaves none of them out]."""
 def recorded(target: Path) -> None:
     """Run the tests once and write down which reach each line of `predictor/`, and their times."""
     words = "-m pytest -q -p tools.reached -p no:xdist -p no:cacheprovider"
-    where = "tests/predictor tests/acceptance tests/reckon"
+    where = "tests/predictor tests/acceptance tests/reckon tests/calibration tests/docs"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "REACHED": str(target)}
     command = [sys.executable, *words.split(), *where.split()]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)

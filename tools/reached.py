@@ -3,11 +3,15 @@
     REACHED=map.json python -m pytest -p tools.reached -p no:xdist tests/predictor
 
 Every statement of a function marks itself as it runs, and what a test has marked is read after it.
+What functions remember is forgotten before each file of tests, so that each file is known to reach
+what it would have to compute alone.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import gc
 import importlib.abc
 import json
 import os
@@ -20,6 +24,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -31,7 +36,7 @@ MARKS = bytearray(1 << 17)
 PLACES: list[tuple[str, range]] = []
 """File and lines of each."""
 
-QUICK = 5.0
+QUICK = 8.0
 """What a test may take [s of a processor]: one that takes longer is stopped, and is of no use."""
 
 
@@ -110,6 +115,7 @@ class Recorder:
         self.skipped: set[str] = set()
         self.collected: list[tuple[str, range]] = []
         self.reached: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self.file = ""
 
     def pytest_collection_finish(self) -> None:
         """What ran as tests were collected."""
@@ -118,6 +124,10 @@ class Recorder:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """What ran during one test, and how long."""
+        if (file := item.nodeid.partition("::")[0]) != self.file:
+            self.file = file
+            for one in remembering():
+                one.cache_clear()
         MARKS[:] = bytes(len(MARKS))
         begin = time.process_time()
         yield
@@ -154,6 +164,11 @@ class Recorder:
         found = {"reached": told, "times": times, "slow": sorted(self.skipped)}
         text = json.dumps({**found, "collected": collected})
         self.target.write_text(text, encoding="utf-8")
+
+
+def remembering() -> list[Any]:
+    """Functions that remember what they found."""
+    return [one for one in gc.get_objects() if isinstance(one, functools._lru_cache_wrapper)]
 
 
 def context(node: str) -> str:

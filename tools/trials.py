@@ -7,7 +7,6 @@ imported changed, in a fork of a process that has imported nothing of the projec
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib.abc
 import inspect
@@ -15,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -25,12 +25,15 @@ from typing import Any
 import pytest
 
 from tools.changes import ROOT, Mutant
+from tools.reached import remembering
 
 LONGEST = 720
 """Seconds after which a change never ends, which is noticed."""
 
 MOST_BYTES = 8 * 2**30
 """Memory of a change's tests; one that asks for more is noticed."""
+
+COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 
 QUIET = ("-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider")
 
@@ -132,27 +135,33 @@ def _itself(code: CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, own
 
 
+def soon(code: CodeType) -> Iterator[CodeType]:
+    """What of a file's code runs as the file is imported: itself, its classes, and comprehensions
+    of either, which are functions before Python 3.12."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType) and (
+            one.co_name in COMPREHENSIONS or not one.co_flags & inspect.CO_OPTIMIZED
+        ):
+            yield from soon(one)
+
+
 def on_import(mutant: Mutant) -> bool:
     """Whether the change is of what runs as its file is imported."""
-    pairs = unlike(*codes(mutant))
-    files = ((old, new) for old, new in pairs if not old.co_flags & inspect.CO_OPTIMIZED)
-    return any(_itself(old) != _itself(new) for old, new in files)
+    before, after = map(soon, codes(mutant))
+    return any(_itself(old) != _itself(new) for old, new in zip(before, after, strict=True))
 
 
-def change(mutant: Mutant) -> None:
-    """Change the functions of this process in place, and forget what functions remember."""
-    name = str(ROOT / mutant.file)
+def change(mutant: Mutant, functions: Sequence[FunctionType]) -> None:
+    """Change functions of a file in place."""
     table = {
         (old.co_qualname, old.co_firstlineno, old.co_code): new
         for old, new in unlike(*codes(mutant))
         if old.co_flags & inspect.CO_OPTIMIZED
     }
-    for one in gc.get_objects():
-        if isinstance(one, functools._lru_cache_wrapper):
-            one.cache_clear()
-        elif type(one) is FunctionType and one.__code__.co_filename == name:
-            own = one.__code__
-            one.__code__ = table.get((own.co_qualname, own.co_firstlineno, own.co_code), own)
+    for one in functions:
+        own = one.__code__
+        one.__code__ = table.get((own.co_qualname, own.co_firstlineno, own.co_code), own)
 
 
 class Session:
@@ -160,10 +169,17 @@ class Session:
 
     def __init__(self, judge: Callable[[Ran], object]) -> None:
         self.judge, self.items = judge, dict[str, pytest.Item]()
+        self.functions: dict[str, list[FunctionType]] = defaultdict(list)
+        self.remembering: list[Any] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Called by pytest once it has collected."""
         self.items = {item.nodeid: item for item in session.items}
+        for one in gc.get_objects():
+            if type(one) is FunctionType:
+                self.functions[one.__code__.co_filename].append(one)
+        self.remembering = remembering()
+        gc.freeze()  # nothing of it is looked at again, nor copied into forks
         self.judge(self.ran)
         return True
 
@@ -172,7 +188,9 @@ class Session:
 
         def work(answer: int) -> int:
             if mutant:
-                change(mutant)
+                for one in self.remembering:
+                    one.cache_clear()
+                change(mutant, self.functions[str(ROOT / mutant.file)])
             chosen = [self.items[one] for one in tests if one in self.items]
             noticed = _Noticed()
             for item, after in pairwise([*chosen, None]):

@@ -95,10 +95,9 @@ class LinkModel:
         found = np.stack([np.interp(x, c.log_ideal, c.log_factor) for c in self.curves])
         known = np.log2([c.members for c in self.curves])
         at = np.interp(np.log2(np.maximum(members, 1.0)), known, np.arange(len(known)))
-        below = np.minimum(at.astype(int), len(known) - 1)
+        below = at.astype(int)
         above = np.minimum(below + 1, len(known) - 1)
-        column = np.arange(found[0].size).reshape(found[0].shape)
-        low, high = (found.reshape(len(found), -1)[row, column] for row in (below, above))
+        low, high = (np.take_along_axis(found, row[None], axis=0)[0] for row in (below, above))
         return np.asarray(np.exp(low + (at - below) * (high - low)))
 
 

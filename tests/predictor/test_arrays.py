@@ -16,6 +16,7 @@ from predictor.arrays import (
     category_fields,
     compact,
     distinct_rows,
+    filled,
     flat,
     identity,
     in_order,
@@ -189,3 +190,33 @@ def test_joined_tables_have_zeros_for_what_one_lacks_in_the_order_of_each() -> N
     assert list(found) == ["x", "y", "z"]
     assert list(np.asarray(found["y"])) == [0.0, 0.0, 2.0, 2.0, 2.0]
     assert list(np.asarray(found["z"])) == [3.0, 3.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
+def test_a_number_fills_any_shape_and_what_fills_it_is_not_copied(shape: tuple[int, ...]) -> None:
+    found = filled(2.5, shape)
+    assert found.shape == shape
+    assert (found == 2.5).all()
+    own = np.arange(float(np.prod(shape))).reshape(shape)
+    assert filled(own, shape) is own
+    row = np.arange(3.0)
+    assert filled(row, (2, 3)).tolist() == [[0.0, 1.0, 2.0]] * 2
+    assert filled(np.array([7.0]), (3,)).tolist() == [7.0] * 3
+    with pytest.raises(ValueError, match="read-only"):
+        filled(2.5, (3,))[0] = 1.0
+
+
+def test_what_a_batch_lacks_is_told_from_what_it_has() -> None:
+    """Zeros stand only for entries of tables; of one plan nothing varies."""
+    assert varying(Inner(1.0)) == []
+    assert shape_of(Inner(1.0)) == ()
+    assert shape_of(Inner(np.ones((2, 1)), per_stage=np.ones(3))) == (2, 3)
+    taken = take(Inner(np.arange(4.0), per_stage=np.arange(8.0).reshape(2, 4)), np.array([3, 1]))
+    assert np.asarray(taken.rate).tolist() == [3.0, 1.0]
+    assert np.asarray(taken.per_stage).tolist() == [[3.0, 1.0], [7.0, 5.0]]
+    alike = take(Inner(np.arange(4.0), per_stage=np.full((2, 1), 6.0)), np.array([2]))
+    assert np.asarray(alike.per_stage).tolist() == [[6.0], [6.0]]
+    assert compact(Inner(np.array([]))).rate.size == 0  # type: ignore[union-attr]
+    # Zeros as wide as what the others have, of stages or of none.
+    many = [Outer(1.0, "a", (), {"x": np.ones(3)}), Outer(2.0, "a", (), {})]
+    assert np.asarray(stack(many).table["x"]).tolist() == [[1.0, 0.0]] * 3

@@ -177,3 +177,25 @@ def test_one_that_derives_from_a_record_has_its_fields() -> None:
     assert more != Base(2.0)
     assert Plain(3.0).x == 3.0
     assert Base(4.0).x == 4.0
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_record_of_nothing_or_one_thing_is_made_once(make: Callable[..., Any]) -> None:
+    seen: list[str] = []
+
+    @make(frozen=True)
+    class Empty:
+        pass
+
+    @make(frozen=True)
+    class Counted:
+        name: str
+
+        def __post_init__(self) -> None:
+            seen.append(self.name)
+
+    assert Empty() == Empty()
+    assert hash(Empty()) == hash(Empty())
+    for at in range(20):
+        assert Counted(str(at)) != Counted("other")
+    assert seen == [name for at in range(20) for name in (str(at), "other")]

@@ -1,0 +1,336 @@
+"""Decoding over a cache, and other ways to do what a kernel does: by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.hardware import Accelerator
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.timing.alternatives import (
+    BUSY,
+    CAST_BANDWIDTH,
+    SLACK,
+    TOGETHER,
+    VECTOR,
+    WIDENED_ROWS,
+    WIDENING,
+    answering,
+    other_ways,
+    padded,
+    together,
+    whole_rows,
+    widens,
+    without_cast,
+)
+from predictor.timing.attention import (
+    ATTENTION_TILE,
+    EXPONENTIALS,
+    LEAST_TILE,
+    STEADY,
+    USUAL_EXPONENTIALS,
+    attention,
+    decode,
+)
+from predictor.timing.calibration import EMPTY_KERNEL
+from predictor.timing.features import ideal
+from predictor.timing.shapes import LONG_KERNEL, Shapes
+from predictor.work import Operator
+from tests.predictor.timing.test_laws_timing import L2, L2_RATE, PEAK, RATE, SMS
+
+DEVICE = Accelerator(
+    name="device", architecture="none", peak={"bf16": PEAK, "fp8": 2 * PEAK, "fp32": PEAK / 10},
+    memory=4e10, bandwidth=RATE, l2=L2, l2_bandwidth=L2_RATE, sms=SMS, clock=1.5e9,
+)  # fmt: skip
+
+
+def shapes(op: str, dtype: str, m: float, n: float, k: float, batch: float = 1.0,
+           **more: object) -> Shapes:  # fmt: skip
+    """Products of m x k by k x n, inputs and outputs in 16 bits; of experts, three of each."""
+    matrices = 3.0 if op == "moe_gemm" else 1.0
+    flop = 2.0 * m * n * k * batch * matrices
+    inner = m * (k + (matrices - 1.0) * n) if op == "moe_gemm" else m * k
+    moved = WEIGHT_BYTES[dtype] * matrices * k * n + ELEMENT_BYTES[dtype] * inner + 2.0 * m * n
+    columns = (np.array([value], float) for value in (m, n, k, batch, flop, moved * batch))
+    return Shapes(op, dtype, ("fwd",), np.zeros(1), *columns, **more)  # type: ignore[arg-type]
+
+
+def cache(heads: float, keys: float, sequences: float, **more: object) -> Shapes:
+    """New tokens of `heads` query heads to a key head of 96, over caches in 16 bits."""
+    flop, moved = 4.0 * heads * keys * 96 * sequences, 4.0 * keys * 96 * sequences
+    columns = (np.array([v], float) for v in (heads, keys, 96.0, sequences, flop, moved))
+    return Shapes("attention_decode", "bf16", ("x",), np.zeros(1), *columns,
+                  **more)  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("heads", "keys", "sequences", "idle", "windowed"),
+    [(4, 3000, 100, 0.0, 0.0), (200, 5, 3, 0.5, 1.0), (1, 100000, 9, 2.0, 1.0), (7, 900, 40, 0, 0)],
+)
+def test_decoding_by_hand(
+    heads: int, keys: int, sequences: int, idle: float, windowed: float
+) -> None:
+    own = cache(heads, keys, sequences, idle=idle, windowed=windowed, cold=1.0)
+    found = decode(own, DEVICE)
+    moved, flop = float(own.bytes[0]), float(own.flop[0])
+    held = min(moved, L2)
+    floor = held / L2_RATE + (moved - held) / RATE
+    time = max(flop / PEAK, floor)
+    assert float(found.time[0]) == pytest.approx(time)
+    assert float(found.compute[0]) == pytest.approx(flop / PEAK)
+    assert float(found.memory[0]) == pytest.approx(moved / RATE)
+    # Of a cache up to two thirds of the last level stays all, of one twice as large nothing; what
+    # stays in a benchmark comes from memory in a model.
+    stay = min(max(2.0 - 1.5 * moved / L2, 0.0), 1.0)
+    apart = moved * stay * (1 / RATE - 1 / L2_RATE)
+    assert float(np.asarray(found.fetch)[0]) == pytest.approx(apart)
+    log = math.log
+    expected = [
+        min(max(log(flop / PEAK / floor), -6), 6),
+        log(min(time, 5e-3) / 1e-6),
+        min(max(log(sequences / SMS), -6), 4),
+        min(max(log(sequences * keys / (256 * SMS)), -6), 6),
+        log(min(max(keys, 16), 65536)),
+        log(min(heads, 128)),
+        log(96 / 128),
+        1 / (1 + moved / L2),
+        math.log1p(idle),
+        windowed,
+        windowed * log(min(max(keys * (1 + idle), 16), 131072)),
+        log(min(max(keys * (1 + idle), 16), 131072)),
+        1 / (1 + 4 * moved / L2),
+        sequences / (math.ceil(sequences / SMS) * SMS),
+    ]
+    assert found.features[0].tolist() == pytest.approx(expected)
+
+
+def test_what_benchmarks_find_near_is_theirs() -> None:
+    assert float(np.asarray(decode(cache(4, 300, 9), DEVICE).fetch).max()) == 0.0
+    # A cache as quick as memory fetches nothing on top, a slower one neither.
+    for rate in (RATE, RATE / 2):
+        slow = decode(cache(4, 300, 9, cold=1.0), replace(DEVICE, l2_bandwidth=rate))
+        assert float(np.asarray(slow.fetch).max()) == 0.0
+
+
+def test_hosts_measured_caches_both_near_and_far() -> None:
+    """What comes from memory takes its bandwidth, what is near the cache's; nothing on top."""
+    host = replace(DEVICE, architecture="cpu-x")
+    far, near = (decode(cache(4, 300, 9, cold=cold), host) for cold in (1.0, 0.0))
+    moved = 4 * 300 * 96 * 9
+    assert float(far.time[0]) == pytest.approx(moved / RATE)
+    assert float(near.time[0]) == pytest.approx(moved / L2_RATE)
+    assert float(np.asarray(far.fetch).max()) == 0.0
+
+
+def prompt(rows: float, keys: float, heads: float, op: str = "attention_prefill",
+           size: float = 96.0, **more: object) -> Shapes:  # fmt: skip
+    steps = 2.5 if op == "attention_backward" else 1.0
+    flop, moved = 4.0 * rows * keys * size * heads * steps, 4.0 * (rows + keys) * size * heads
+    columns = (np.array([v], float) for v in (rows, keys, size, heads, flop, moved))
+    return Shapes(op, "bf16", ("x",), np.zeros(1), *columns, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("op", ["attention_prefill", "attention_backward"])
+@pytest.mark.parametrize(
+    ("rows", "keys", "heads", "sharing", "size"),
+    [
+        (700, 2048, 32, 4, 96),
+        (100, 30000, 96, 8, 128),
+        (5000, 5000, 200, 1, 60),
+        (9, 40, 7, 7, 256),
+    ],
+)
+def test_prompts_by_hand(
+    op: str, rows: int, keys: int, heads: int, sharing: int, size: int
+) -> None:
+    """Blocks of 64 or 128 rows of a head, or of all heads that share keys, in whole waves; each
+    walks over the keys that it sees at four FLOP for each of a head's channels."""
+    own = prompt(rows, keys, heads, op, size, sharing=float(sharing), idle=0.25, windowed=1.0)
+    found = attention(own, DEVICE)
+    flop, moved = float(own.flop[0]), float(own.bytes[0])
+    held = min(moved, L2)
+    floor = held / L2_RATE + (moved - held) / RATE
+    steps = 2.5 if op == "attention_backward" else 1.0
+    walks = []
+    for m, many in ((rows, heads), (rows * sharing, heads / sharing)):
+        for tile in (64, 128):
+            waves = math.ceil(math.ceil(m / tile) * many / SMS)
+            walks.append(steps * waves * tile * keys * 4 * size / (PEAK / SMS))
+    time = max(flop / PEAK, floor, min(walks))
+    assert float(found.time[0]) == pytest.approx(time)
+    assert float(found.compute[0]) == pytest.approx(flop / PEAK)
+    assert float(found.memory[0]) == pytest.approx(moved / RATE)
+    scores = flop / (4 * size)
+    blocks = math.ceil(rows / 128) * heads
+    packed = math.ceil(rows * sharing / 128) * heads / sharing
+    waves, fewer = math.ceil(blocks / SMS), math.ceil(packed / SMS)
+    steady, log = min(keys, 8192), math.log
+    expected = [
+        min(max(log(flop / PEAK / floor * steady / keys), -6), 6),
+        log(min(time, 5e-3) / 1e-6),
+        min(max(log(scores / (16 * SMS * 1.5e9) / time), -4), 2),
+        min(log(waves), 4), blocks / (waves * SMS),
+        min(log(fewer), 4), packed / (fewer * SMS),
+        log(steady), log(size / 128), log(math.ceil(size / 32) * 32 / size), float(size % 8 == 0),
+        math.log1p(0.25), 1.0, math.log1p(0.5 * min(rows, 128) / steady),
+        min(max(log(heads / SMS), -6), 4), min(max(log(heads / sharing / SMS), -6), 4),
+        log(sharing), *(min(max(log(walk / time), -2), 4) for walk in walks),
+    ]  # fmt: skip
+    assert found.features[0].tolist() == pytest.approx(expected)
+
+
+def test_constants_of_attention_are_those_of_its_kernels() -> None:
+    """FlashAttention-2's blocks have 128 rows or 64; the CUDA programming guide has 16 exponentials
+    per clock, Blackwell Ultra twice as many."""
+    assert (ATTENTION_TILE, LEAST_TILE) == (128, 64)
+    assert (USUAL_EXPONENTIALS, EXPONENTIALS) == (16.0, {"blackwell-ultra": 32.0})
+    ultra = replace(DEVICE, architecture="blackwell-ultra")
+    one, other = (attention(prompt(512, 512, 64), own).features[0, 2] for own in (DEVICE, ultra))
+    assert one - other == pytest.approx(math.log(2.0))
+    assert (STEADY, LONG_KERNEL) == (8192, 5e-3), "features that shipped fits were made with"
+
+
+def test_constants_of_other_ways_are_what_was_measured() -> None:
+    """Casts of many elements reach .75 to .87 of the bandwidth (aiconfigurator); a shift, a mask, a
+    conversion and a scale widen a weight; A100 has 312 TFLOP/s in 16 bits and 19.5 beside them."""
+    assert 0.75 <= CAST_BANDWIDTH <= 0.87
+    assert (WIDENING, WIDENED_ROWS) == (4.0, 128.0)
+    assert pytest.approx(312 / 19.5) == VECTOR
+    assert 1.0 <= SLACK <= 2.0
+    assert 0.45 <= BUSY <= 0.55
+    assert TOGETHER == 16.0
+
+
+def test_narrow_weights_are_widened_before_or_within_a_product() -> None:
+    """Before, by a copy of its own; within, on the other units, again for every 128 rows."""
+    one = shapes("gemm", "int4_wo", 64, 4096, 2048)
+    found = other_ways(one, DEVICE)
+    assert found is not None
+    plain, beside = found
+    weights = 4096 * 2048
+    before = EMPTY_KERNEL + (0.5156 + 2) * weights / (0.8 * RATE)
+    within = 4 * weights / (PEAK / 10)
+    assert float(beside[0]) == pytest.approx(min(before, within))
+    assert within < before
+    assert plain.dtype == "bf16"
+    assert float(plain.bytes[0]) == pytest.approx(
+        float(shapes("gemm", "bf16", 64, 4096, 2048).bytes[0])
+    )
+    many = other_ways(shapes("gemm", "int4_wo", 5000, 4096, 2048), DEVICE)
+    assert many is not None
+    assert float(many[1][0]) == pytest.approx(before)
+    # Whose units are not stated has a sixteenth of its matrix unit.
+    bare = replace(DEVICE, peak={"bf16": PEAK})
+    few = other_ways(shapes("gemm", "int4_wo", 200, 4096, 2048), bare)
+    assert few is not None
+    assert float(few[1][0]) == pytest.approx(min(2 * 4 * weights / (PEAK / 16), before))
+
+
+def test_activations_are_narrowed_before_a_narrow_product() -> None:
+    """A copy of what goes in: of 16-bit weights' type to eight bits, four after eight."""
+    one = shapes("gemm", "fp8", 64, 4096, 2048)
+    found = other_ways(one, DEVICE)
+    assert found is not None
+    assert found[0].dtype == "bf16"
+    cast = EMPTY_KERNEL + (1 + 2) * 64 * 2048 / (0.8 * RATE)
+    assert float(found[1][0]) == pytest.approx(cast)
+    experts = other_ways(shapes("moe_gemm", "fp8", 6, 300, 500, 4), DEVICE)
+    assert experts is not None
+    inputs = 4 * 6 * (500 + 2 * 300)
+    assert float(experts[1][0]) == pytest.approx(EMPTY_KERNEL + 3 * inputs / (0.8 * RATE))
+    fours = replace(DEVICE, peak={"bf16": PEAK, "fp8": 2 * PEAK, "fp4": 4 * PEAK})
+    found = other_ways(shapes("gemm", "nvfp4", 64, 4096, 2048), fours)
+    assert found is not None
+    assert found[0].dtype == "fp8"
+
+
+def test_no_other_way_is_of_a_higher_peak_or_unknown() -> None:
+    assert other_ways(shapes("gemm", "bf16", 64, 64, 64), DEVICE) is None
+    assert other_ways(cache(4, 300, 9), DEVICE) is None
+    slow = replace(DEVICE, peak={"bf16": PEAK, "fp8": PEAK / 2})
+    assert other_ways(shapes("gemm", "fp8", 64, 64, 64), slow) is None
+    equal = replace(DEVICE, peak={"bf16": PEAK, "fp8": PEAK})
+    assert other_ways(shapes("gemm", "fp8", 64, 64, 64), equal) is not None
+    assert other_ways(shapes("gemm", "nvfp4", 64, 64, 64), DEVICE) is None, "no rate in four bits"
+    assert [widens(one) for one in ("int8_wo", "q4_k", "fp8", "bf16", "mxfp4")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_rows_of_zeros_make_whole_multiples_of_eight() -> None:
+    """Few rows that are none already: their arithmetic, operand and outcome grow with them."""
+    odd = shapes("gemm", "fp8", 61, 300, 500, 2)
+    found = whole_rows(odd)
+    assert found is not None
+    assert float(found.m[0]) == 64.0
+    assert float(found.flop[0]) == pytest.approx(2 * 64 * 300 * 500 * 2)
+    assert float(found.bytes[0] - odd.bytes[0]) == pytest.approx(3 * (500 + 2 * 300) * 2)
+    for rows in (64.0, 60.5, 513.0, 1001.0):
+        assert whole_rows(shapes("gemm", "fp8", rows, 300, 500)) is None, rows
+    assert whole_rows(shapes("gemm", "fp8", 511.0, 300, 500)) is not None
+    names = ("n", "k", "batch", "flop", "bytes")
+    twice = {name: np.repeat(getattr(odd, name), 2) for name in names}
+    both = replace(odd, **twice, m=np.array([61.0, 600.5]))
+    some = whole_rows(both)
+    assert some is not None
+    assert some.m.tolist() == [64.0, 600.5]
+    assert some.bytes[1] == both.bytes[1]
+    single = whole_rows(shapes("gemm", "fp8", 1, 300, 500))
+    assert single is not None
+    assert float(single.m[0]) == 8.0
+    assert float(single.flop[0]) == pytest.approx(2 * 8 * 300 * 500)
+
+
+@pytest.mark.parametrize("joined", [1.0, 0.5, -0.5, 0.0])
+def test_what_comes_narrow_saves_its_cast(joined: float) -> None:
+    """A launch and 16 bits in, eight out, at the rate of copies; never below the ideal."""
+    one = shapes("gemm", "fp8", 4096, 4096, 2048, joined=np.array([joined]))
+    own, launch, busy = ideal(one, DEVICE), 3e-6, np.array([5e-4])
+    cast = 3 * 4096 * 2048 / (0.8 * RATE) + (launch if joined > 0 else 0.0)
+    found = without_cast(busy, own, 2e-6, one, DEVICE, launch)
+    assert float(found[0]) == pytest.approx(5e-4 - joined * cast)
+    least = float(own.time[0]) + EMPTY_KERNEL - 2e-6
+    near = without_cast(np.array([least * 1.01]), own, 2e-6, one, DEVICE, launch)
+    assert float(near[0]) == pytest.approx(max(least * 1.01 - joined * cast, least))
+    below = without_cast(np.array([least * 0.5]), own, 2e-6, one, DEVICE, launch)
+    assert float(below[0]) == pytest.approx(max(least * 0.5 - joined * cast, least * 0.5))
+
+
+def test_features_of_a_type_that_another_stands_for_are_the_others() -> None:
+    one = shapes("gemm", "fp8", 512, 4096, 2048)
+    own, stood = ideal(one, DEVICE), answering(one, DEVICE, 2.0)
+    half = ideal(shapes("gemm", "bf16", 512, 4096, 2048), DEVICE)
+    assert stood.time == own.time
+    assert stood.features.tolist() == half.features.tolist() != own.features.tolist()
+    assert answering(one, DEVICE, 0.0).features.tolist() == own.features.tolist()
+    prefill = prompt(512, 512, 64)
+    assert (
+        answering(prefill, DEVICE, 2.0).features.tolist()
+        == ideal(prefill, DEVICE).features.tolist()
+    )
+
+
+def test_heads_up_to_those_timed_cost_nothing_more() -> None:
+    for heads in (1.0, 16.0):
+        few, beside = together(cache(heads, 100, 3), DEVICE)
+        assert (float(few.m[0]), float(beside[0])) == (heads, 0.0)
+    # Of 20, sixteen as timed; 16-row instructions hold 32, of which a fifth is the others'.
+    own = cache(20.0, 100, 3)
+    few, beside = together(own, DEVICE)
+    assert float(few.flop[0]) == pytest.approx(float(own.flop[0]) * 0.8)
+    assert float(beside[0]) == pytest.approx(float(own.flop[0]) * 32 / 20 * 0.2 / (0.5 * PEAK))
+
+
+def test_heads_in_32_bits_are_padded_where_there_is_no_such_rate() -> None:
+    heads = [Operator("x", op, "fwd", "forward", "layer", dtype, core=core, m=1.0, n=1.0, k=1.0,
+                      flop=1.0, bytes=1.0) for op, dtype, core in (
+        ("gemm", "fp32", True), ("gemm", "fp32", False), ("norm", "fp32", True),
+        ("gemm", "bf16", True))]  # fmt: skip
+    assert [one.dtype for one in padded(heads, DEVICE)] == ["fp32", "fp32", "fp32", "bf16"]
+    bare = replace(DEVICE, peak={"fp16": PEAK})
+    assert [one.dtype for one in padded(heads, bare)] == ["fp16", "fp32", "fp32", "bf16"]
+    none = replace(DEVICE, peak={"fp8": PEAK})
+    assert [one.dtype for one in padded(heads, none)] == ["fp32", "fp32", "fp32", "bf16"]

@@ -75,14 +75,12 @@ def _cp(at: SearchBasis, gpus: float, seq_len: float) -> list[float]:
 
 
 def _tp(at: SearchBasis, gpus: float, cp: float) -> list[float]:
-    return [d for d in _divisors(gpus / cp) if at.model.heads % d == 0] or [1.0]
+    return [d for d in _divisors(gpus / cp) if at.model.heads % d == 0]
 
 
 def _pp(at: SearchBasis, gpus: float, cp: float, tp: float) -> list[float]:
     layers = at.model.layers
-    return [d for d in _divisors(gpus / (cp * tp)) if -(-layers // d) * d <= UNEVEN * layers] or [
-        1.0
-    ]
+    return [d for d in _divisors(gpus / (cp * tp)) if -(-layers // d) * d <= UNEVEN * layers]
 
 
 def _micro_batch(at: SearchBasis, global_batch: float, dp: float) -> list[float]:

@@ -143,12 +143,14 @@ def prompt(rows: float, keys: float, heads: float, op: str = "attention_prefill"
         (9, 40, 7, 7, 256),
     ],
 )
+@pytest.mark.parametrize("traffic", [1.0, 1e4])
 def test_prompts_by_hand(
-    op: str, rows: int, keys: int, heads: int, sharing: int, size: int
+    op: str, rows: int, keys: int, heads: int, sharing: int, size: int, traffic: float
 ) -> None:
     """Blocks of 64 or 128 rows of a head, or of all heads that share keys, in whole waves; each
     walks over the keys that it sees at four FLOP for each of a head's channels."""
     own = prompt(rows, keys, heads, op, size, sharing=float(sharing), idle=0.25, windowed=1.0)
+    own = replace(own, bytes=own.bytes * traffic)
     found = attention(own, DEVICE)
     flop, moved = float(own.flop[0]), float(own.bytes[0])
     held = min(moved, L2)

@@ -119,8 +119,7 @@ def dual_pipe(f: Array, b: Array, w: Array, count: Array, m: Numeric) -> Array:
 
 
 def order_zero_bubble_v(stage: int, pp: int, m: int) -> list[Block]:
-    """Order of ZB-V on one device: chunks 0 and 1."""
-    padded = max(2 * pp - 1, m)
+    """Order of ZB-V on one device: chunks 0 and 1. m of at least 2 pp."""
     found: list[Block] = []
     done: Counter[tuple[str, int]] = Counter()
 
@@ -134,14 +133,14 @@ def order_zero_bubble_v(stage: int, pp: int, m: int) -> list[Block]:
     run(*first * (2 * (pp - stage) - 1))
     run(*[("forward", 1), ("forward", 0)] * stage)
     run(*second * (pp - stage))
-    while done[("forward", 1)] < max(done[("forward", 0)], padded):
-        run(*first * (done[("forward", 0)] < padded))
+    while done[("forward", 1)] < m:
+        run(*first * (done[("forward", 0)] < m))
         run(("backward", 0), ("weights", 0), *second)
     run(*[("backward", 0), ("backward", 1)] * stage)
     run(*[("backward", 0), ("weights", 0)] * (pp - stage))
     for chunk in (1, 0):
         run(*[("weights", chunk)] * (done[("backward", chunk)] - done[("weights", chunk)]))
-    return [block for block in found if block[0][1] < m]
+    return found
 
 
 class _Order:

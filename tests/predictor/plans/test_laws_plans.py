@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from predictor.errors import InputError
 from predictor.models.model import Model
+from predictor.plans.again import request_of
 from predictor.plans.critical import critical_path
 from predictor.plans.events import timeline
 from predictor.plans.pipeline import stages
@@ -403,3 +404,20 @@ def test_gradients_of_sharded_weights_add_up_where_something_is_kept(
              "reduce_last": False}  # fmt: skip
     plan = TrainingPlan(**{**given, **fields})  # type: ignore[arg-type]
     assert bool(plan.accumulates) is expected
+
+
+@pytest.mark.parametrize("chunk", [1.0, 2.0, 3.0])
+def test_whole_layers_recomputed_in_chunks_are_asked_for_by_their_size(chunk: float) -> None:
+    """A share of layers or chunks of several: a request has one or the other."""
+    plan = TrainingPlan(1.0, 1.0, 1.0, 1.0, 8.0, 128.0, recompute="full", recompute_chunk=chunk)
+    found = request_of(plan)
+    if chunk > 1.0:
+        assert (found["recompute_method"], found["recompute_layers"]) == ("uniform", chunk)
+        assert "recompute_share" not in found
+    else:
+        assert found["recompute_share"] == 1
+        assert "recompute_method" not in found
+    assert "recompute_modules" not in found
+    plain = request_of(replace(plan, recompute="selective"))
+    assert "recompute_modules" in plain
+    assert not {"recompute_share", "recompute_method"} & set(plain)

@@ -195,6 +195,15 @@ def test_constants_of_attention_are_those_of_its_kernels() -> None:
     assert (STEADY, LONG_KERNEL) == (8192, 5e-3), "features that shipped fits were made with"
 
 
+def test_how_long_kernels_take_shows_up_to_where_their_start_and_end_no_longer_do() -> None:
+    """5 ms of each of a mixture's four passes; of others 5 ms."""
+    long = shapes("moe_gemm", "bf16", 5e4, 8192, 8192, 8), shapes("gemm", "bf16", 5e4, 3e4, 3e4)
+    for one, most in zip(long, (20e-3, 5e-3), strict=True):
+        found = ideal(one, DEVICE)
+        assert float(found.time[0]) > most
+        assert found.features[0, 1] == pytest.approx(math.log(most / 1e-6))
+
+
 def test_constants_of_other_ways_are_what_was_measured() -> None:
     """Casts of many elements reach .75 to .87 of the bandwidth (aiconfigurator); a shift, a mask, a
     conversion and a scale widen a weight; A100 has 312 TFLOP/s in 16 bits and 19.5 beside them."""

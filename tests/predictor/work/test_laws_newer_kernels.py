@@ -341,6 +341,7 @@ def test_what_a_rule_keeps_and_moves_backward(model: Model) -> None:
     walk = found["delta.pass"]
     assert float(found["delta.pass.bwd"].bytes) == pytest.approx(3 * float(walk.bytes))
     assert float(walk.saved) == pytest.approx(2 * tokens * heads * (VD + 64))
+    assert float(found["delta.pass.bwd"].saved) == 0.0
     assert float(walk.batch) == 3 * heads * VD / 32
     assert float(walk.n) == 1280 / 64
     moved = 2 * (2 * 64 * KD + 2 * 64 * 32 + KD * 32)

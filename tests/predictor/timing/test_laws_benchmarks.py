@@ -1,0 +1,124 @@
+"""What one's own benchmarks say of others, pair by pair (Rasmussen and Williams 2006, eq. 2.23)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from predictor.timing import Calibration, Kin, traits
+from predictor.timing.alternatives import SLACK, apart
+from predictor.timing.benchmarks import (
+    LOUDER,
+    MOST_SIZE,
+    NOISE,
+    QUEUED,
+    SIZES,
+    Benchmarks,
+    Process,
+    key_of,
+    sizes_of,
+)
+from predictor.timing.calibration import EfficiencyModel
+from predictor.timing.features import ideal
+from predictor.timing.kernels import shape_times
+from predictor.timing.shapes import Shapes
+from tests.predictor.timing.test_laws_decoding import shapes
+from tests.predictor.timing.test_laws_timing import DEVICE
+
+OF = Process(
+    common=0.11, metric=0.13, near=0.17, across=0.07,
+    lengths={"batch": 1.5, "input_len": 2.5, "output_len": 3.5, "tp": 0.5}, noise=0.05, most=0.3,
+)  # fmt: skip
+KIN = Kin(DEVICE.vendor, traits(DEVICE))
+METRICS = ("tpot", "ttft", "tpot", "e2e")
+WHERE = sizes_of(np.array([1, 8, 32, 8]), np.array([128, 4096, 512, 512]), 256.0, 2.0)
+LEFT = np.array([0.1, -0.2, 0.15, 0.05])
+
+
+def covariance(a: np.ndarray, one: str, b: np.ndarray, other: str) -> float:
+    away = sum(
+        ((x - y) / length) ** 2 for x, y, length in zip(a, b, OF.lengths.values(), strict=True)
+    )
+    alike = 1.0 if one == other else 0.0
+    near = (0.17**2 * alike + 0.07**2) * math.exp(-0.5 * away)
+    return 0.11**2 + 0.13**2 * alike + near
+
+
+@pytest.mark.parametrize("level", [0.0, 0.4])
+@pytest.mark.parametrize("metric", ["tpot", "ttft", "throughput"])
+def test_a_correction_is_the_process_around_its_level(level: float, metric: str) -> None:
+    """First tokens are noisier, and are not of the level of a checkpoint; no correction goes far
+    beyond the most that there is."""
+    keys = ["a", "a", "a", "a", "b"]
+    known = Benchmarks(OF, keys, [*METRICS, "tpot"], np.vstack([WHERE, WHERE[:1]]),
+                       np.append(LEFT, 9.0), {"a": level})  # fmt: skip
+    inside = np.array([
+        [covariance(p, m, q, n) for q, n in zip(WHERE, METRICS, strict=True)]
+        for p, m in zip(WHERE, METRICS, strict=True)
+    ])  # fmt: skip
+    noise = [0.05 * (0.3 / 0.08 if name == "ttft" else 1.0) for name in METRICS]
+    inside += np.diag(np.square(noise))
+    rest = LEFT - level * np.array([name != "ttft" for name in METRICS])
+    asked = sizes_of(np.array([4.0, 1e9]), 1000.0, np.array([1.0, 64.0]), 4.0)
+    pull = np.linalg.solve(inside, rest)
+    own = 0.0 if metric == "ttft" else level
+    expected = [
+        own + 0.3 * math.tanh(
+            sum(covariance(at, metric, q, n) * v
+                for q, n, v in zip(WHERE, METRICS, pull, strict=True)) / 0.3
+        )
+        for at in asked
+    ]  # fmt: skip
+    assert known.correction("a", metric, asked) == pytest.approx(expected)
+    assert known.correction("c", metric, asked).tolist() == [0.0, 0.0]
+    # One by one, each in its own metric, as together.
+    both = known.correction("a", np.array([metric, "e2e"]), asked)
+    assert both[0] == pytest.approx(expected[0])
+    assert both[1] == pytest.approx(known.correction("a", "e2e", asked[1]))
+
+
+def test_sizes_are_octaves_up_to_the_most() -> None:
+    assert SIZES == ("batch", "input_len", "output_len", "tp")
+    found = sizes_of(np.array([1.0, np.inf]), 0.5, 1024.0, 8.0)
+    assert found.tolist() == [[0.0, 0.0, 10.0, 3.0], [16.0, 0.0, 10.0, 3.0]]
+    assert MOST_SIZE == 2**16
+    assert key_of("vllm", "m", "H100", "fp8", "linear") == "vllm m H100 fp8 linear"
+
+
+def test_first_tokens_are_as_much_noisier_as_queues_are() -> None:
+    assert {"ttft": QUEUED / NOISE} == LOUDER
+    assert 0.05 <= NOISE <= 0.1, "half of what engines of one time differ by, or less"
+    assert math.log(1.2) <= QUEUED <= math.log(1.5)
+
+
+def slow(kind: str, y: float, features: int) -> EfficiencyModel:
+    """Kernels that take e to the y times their ideal wherever they are."""
+    zero = np.zeros(features)
+    return EfficiencyModel(
+        kind=kind, dtype="bf16", accelerator="*other", latency=3e-6, limit=50.0, degree=1,
+        sigma=0.1, points=5, offsets={}, low=zero - 99, high=zero + 99, mean=zero, scale=zero + 1,
+        weights=(np.zeros((features, 1)),), biases=(np.array([y]),), keys=np.empty(0), kin=KIN,
+    )  # fmt: skip
+
+
+def test_experts_take_no_longer_than_one_after_the_other() -> None:
+    """As products of dense layers, half as long again, where nothing like them was timed there."""
+    one = shapes("moe_gemm", "bf16", 40.0, 2048.0, 4096.0, 16.0)
+    count = ideal(one, DEVICE).features.shape[1]
+    known = Calibration("far", kernels={
+        ("moe_gemm", "bf16", "*other"): slow("moe_gemm", 5.0, count),
+    })  # fmt: skip
+    dense = sum(_time(part, known) for part in apart(one))
+    found = shape_times(one, DEVICE, known)[0]
+    assert float(found[0]) == pytest.approx(SLACK * 16.0 * dense)
+    quick = Calibration("near", kernels={
+        ("moe_gemm", "bf16", "*other"): slow("moe_gemm", 0.3, count),
+    })  # fmt: skip
+    usual = ideal(one, DEVICE).time[0] * math.exp(0.3) + 3e-6
+    assert float(shape_times(one, DEVICE, quick)[0][0]) == pytest.approx(usual)
+
+
+def _time(part: Shapes, known: Calibration) -> float:
+    return float(shape_times(part, DEVICE, known)[0][0])

@@ -99,6 +99,16 @@ def test_products_and_streams_of_compressed_layers() -> None:
     same(told(found, "attention", "compress", "index"), expected)
 
 
+def test_ranks_beyond_the_groups_have_one_each() -> None:
+    """Four ranks have a group each, of 144 channels; eight share their heads' groups."""
+    for tp, channels in ((4.0, HEADS * D / 4), (6.0, HEADS * D / 6)):
+        found = {one.name: one for one in layer_operators(V4, served(tp=tp), M)}
+        assert (float(found["attention.out_groups"].batch), found["attention.out_groups"].k) == (
+            1.0, channels
+        )  # fmt: skip
+        assert float(found["attention.out"].k) == OUT
+
+
 def test_residual_streams_are_read_mixed_and_summed() -> None:
     """Two blocks a layer: what a block made is added to each of n streams, all read and written;
     (2 + n) n numbers are computed of all of them; one sum is written."""
@@ -317,6 +327,18 @@ def test_constants_of_rules_are_their_kernels() -> None:
     state = 4 * VALUES / TP * KD * VD
     seen = 2 * (CONV - 1) * (2 * KEYS * KD + VALUES * VD) / TP
     assert float(rule_bytes(RULE, TP, 2.0)) == state + seen
+
+
+@pytest.mark.parametrize("kind", ["ulysses", "ring"])
+def test_a_cut_sequence_is_walked_over_once_by_all_ranks_together(kind: str) -> None:
+    """Half of the heads over whole sequences, or all over half of each."""
+    whole, half = (
+        {one.name: one for one in step_operators(RULE, trained(cp=cp, cp_kind=kind))}
+        for cp in (1.0, 2.0)
+    )
+    for name in ("delta.pass", "delta.unit", "delta.w", "delta.within"):
+        assert float(half[name].bytes) == pytest.approx(float(whole[name].bytes) / 2), name
+        assert float(half[name].flop) == pytest.approx(float(whole[name].flop) / 2), name
 
 
 @pytest.mark.parametrize("model", [RULE, CHANNELS], ids=["head", "channel"])

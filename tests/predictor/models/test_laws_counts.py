@@ -1,0 +1,298 @@
+"""Counts of every kind of block by hand, of models of sizes that cannot stand in for each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.models.encoder import around_layers, encoder, tower_parameters
+from predictor.models.model import Model
+from predictor.models.tower import LISTENED, TILE, Tower, tower_of
+
+H, HEADS, KV, D, FFN, V, L = 64, 6, 2, 16, 200, 1000, 12
+PLAIN = Model(name="plain", layers=L, hidden=H, heads=HEADS, kv_heads=KV, head_dim=D,
+              ffn_hidden=FFN, vocab=V)  # fmt: skip
+ATTENTION = H * (HEADS * D + 2 * KV * D + HEADS * D)
+DENSE = 3 * H * FFN
+
+
+def test_what_is_not_stated_is_not_there() -> None:
+    """But a layer's mixture, a short convolution of four tokens, a gate and causality."""
+    usual = {"delta_conv": 4, "moe_every_n": 1, "gated": True, "causal": True}
+    needed = {"name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab"}
+    for one in dataclasses.fields(Model):
+        found = getattr(PLAIN, one.name)
+        if one.name in usual:
+            assert found == usual[one.name], one.name
+        elif one.name not in needed and not isinstance(found, str):
+            assert not found, one.name
+    tower = Tower("vision", 1, 2, 1, 4, 5, 3, 6)
+    assert (tower.merged, tower.gated) == (1, False)
+    for name in ("is_latent", "is_hybrid", "is_sparse", "is_moe", "is_compressed", "borrows"):
+        assert not getattr(PLAIN, name), name
+    for name in ("index_topk", "kv_lora_rank", "mamba_layers"):
+        told = {"index_topk": "is_sparse", "kv_lora_rank": "is_latent", "mamba_layers": "is_hybrid"}
+        assert getattr(replace(PLAIN, **{name: 1}), told[name])  # type: ignore[arg-type]
+
+
+def test_a_dense_model() -> None:
+    assert PLAIN.attention_matrix == ATTENTION
+    assert PLAIN.dense_ffn_matrix == DENSE
+    assert PLAIN.matrix_parameters() == PLAIN.matrix_parameters(True) == L * (ATTENTION + DENSE)
+    assert PLAIN.vector_parameters == (2 * L + 1) * H
+    assert (PLAIN.embedding_parameters, PLAIN.head_parameters) == (V * H, V * H)
+    whole = L * (ATTENTION + DENSE) + (2 * L + 1) * H + 2 * V * H
+    assert PLAIN.parameters == PLAIN.active_parameters == whole
+    assert replace(PLAIN, tied_embeddings=True).parameters == whole - V * H
+    positions = replace(PLAIN, positions="learned", max_context=128)
+    assert positions.parameters == whole + 128 * H
+    assert replace(PLAIN, max_context=128).parameters == whole, "where they are learned alone"
+    assert (PLAIN.attention_share, PLAIN.dense_share, PLAIN.moe_share) == (1.0, 1.0, 0.0)
+
+
+def test_biases_and_norms() -> None:
+    """Of layernorms two vectors; biases of queries, keys, values and outputs, of both sides."""
+    biased = replace(PLAIN, bias=True, norm="layernorm", gated=False)
+    qkv = (HEADS + 2 * KV) * D
+    assert biased.mixer_vectors == (qkv, 2 * H + H)
+    assert biased.ffn_vectors == (FFN, 2 * H + H)
+    assert replace(biased, gated=True).ffn_vectors == (2 * FFN, 3 * H)
+    assert replace(PLAIN, qkv_bias=True).mixer_vectors == (qkv, H)
+    assert PLAIN.mixer_vectors == (0, H)
+    shared = replace(biased, parallel="shared_norm")
+    assert shared.ffn_vectors == (FFN, H)
+    assert replace(biased, parallel="own_norms").ffn_vectors == (FFN, 3 * H)
+    assert biased.vector_parameters == L * (qkv + 3 * H + FFN + 3 * H) + 2 * H
+    assert biased.dense_ffn_matrix == 2 * H * FFN
+
+
+def test_gates_of_attention() -> None:
+    """As wide as the queries, or one for each head; keys that are the values."""
+    assert replace(PLAIN, output_gate=True).attention_matrix == ATTENTION + H * HEADS * D
+    assert replace(PLAIN, head_gate=True).attention_matrix == ATTENTION + H * HEADS
+    same = replace(PLAIN, values_are_keys=True, sliding_window=8, sliding_pattern="alternating")
+    kinds = same.attention_kinds
+    assert [blocks for blocks, _ in kinds] == [6, 6]
+    assert [one.attention_matrix for _, one in kinds] == [ATTENTION - H * KV * D, ATTENTION]
+
+
+def test_a_mixture() -> None:
+    """Two dense layers, then every other a mixture: of ten layers five."""
+    model = replace(
+        PLAIN, num_experts=10, top_k=3, expert_ffn_hidden=40, shared_experts=2, dense_layers=2,
+        moe_every_n=2, expert_bias=True,
+    )  # fmt: skip
+    assert (model.moe_layers, model.moe_share) == (5, 5 / 12)
+    assert model.dense_share == 7 / 12
+    one, shared, router = 3 * H * 40, 3 * H * 80, H * 10
+    assert (model.expert_matrix, model.shared_matrix, model.router_matrix) == (one, shared, router)
+    vectors = 2 * 40 + H
+    assert sum(model.expert_vectors) == vectors
+    rest = L * ATTENTION + 7 * DENSE + 5 * (router + shared)
+    assert model.matrix_parameters() == rest + 5 * 10 * one
+    assert model.matrix_parameters(True) == rest + 5 * 3 * one
+    # A norm before attention and before every feed-forward block, and the last.
+    assert model.vector_parameters == (2 * L + 1) * H + 5 * 10 * vectors
+    assert model.parameters - model.active_parameters == 5 * 7 * (one + vectors)
+    wide = replace(model, shared_expert_ffn_hidden=48)
+    assert wide.shared_width == 96
+    narrow = replace(model, expert_hidden=20, gated=False)
+    assert (narrow.expert_width, narrow.expert_matrix) == (20, 2 * 20 * 40)
+    assert narrow.router_matrix == H * (10 + 2 * 20)
+    assert narrow.expert_vectors == (40, 20)
+    assert narrow.shared_matrix == 2 * H * 80
+    assert replace(model, expert_bias=False).expert_vectors == (0, 0)
+
+
+def test_latents() -> None:
+    """Queries through 24, keys and values through 40 and 8 that are encoded; 12 + 8 wide against
+    keys, 20 from values."""
+    model = replace(
+        PLAIN, kv_heads=HEADS, q_lora_rank=24, kv_lora_rank=40, qk_rope_head_dim=8,
+        qk_nope_head_dim=12, v_head_dim=20,
+    )  # fmt: skip
+    down = H * (24 + 40 + 8)
+    out = HEADS * 20 * H
+    up = 24 * HEADS * 20 + 40 * HEADS * (12 + 20)
+    assert model.latent_down_matrix == down
+    assert model.attention_matrix == down + up + out
+    assert (model.qk_dim, model.v_dim) == (20, 20)
+    gated = replace(model, output_gate=True)
+    assert gated.attention_matrix == down + up + 2 * out
+    alone = replace(model, q_lora_rank=0)
+    queries = H * HEADS * 20
+    assert alone.attention_matrix == H * 48 + queries + 40 * HEADS * 32 + out
+    index = replace(model, index_heads=3, index_head_dim=10, index_topk=50)
+    assert index.index_matrix == 24 * 30 + H * (10 + 3)
+    assert index.attention_matrix == model.attention_matrix + index.index_matrix
+    assert PLAIN.latent_down_matrix == 0
+    assert PLAIN.qk_dim == PLAIN.v_dim == D
+
+
+def test_blocks_of_keys_are_chosen_behind_layers_that_see_all() -> None:
+    model = replace(PLAIN, index_heads=2, index_head_dim=10, index_topk=32, index_block=8,
+                    whole_layers=3)  # fmt: skip
+    (three, whole), (nine, choosing) = model.attention_kinds
+    assert (three, nine) == (3, 9)
+    assert whole.attention_matrix == ATTENTION
+    assert choosing.attention_matrix == ATTENTION + H * 3 * 10
+    assert model.attention_matrices == L * ATTENTION + 9 * H * 30
+
+
+def test_a_hybrid_and_its_state_spaces() -> None:
+    model = replace(PLAIN, attention_layers=2, mamba_layers=6, mamba_heads=4, mamba_head_dim=8,
+                    mamba_state=5, mamba_groups=2)  # fmt: skip
+    inner = 2 * (32 + 10) + 4
+    assert (model.mamba_width, model.mamba_in_width) == (32, inner)
+    assert model.mamba_matrix == H * (inner + 32)
+    assert model.attention_blocks == 2
+    assert (model.attention_share, model.mamba_share, model.dense_share) == (1 / 6, 1 / 2, 1 / 3)
+    assert model.matrix_parameters() == 2 * ATTENTION + 6 * H * (inner + 32) + 4 * DENSE
+    assert model.vector_parameters == (2 + 6 + 4 + 1) * H
+
+
+@pytest.mark.parametrize("rank", [0, 9])
+@pytest.mark.parametrize("whole", [False, True])
+def test_rules(rank: int, whole: bool) -> None:
+    """Queries and keys of 3 heads of 8, values of 6 of 10; a decay and a step size for each head,
+    or for each channel through so many; a gate as wide as the values, so too or at once."""
+    keys, values = 24 if not rank else 48, 60
+    model = replace(
+        PLAIN, delta_layers=9, delta_key_heads=keys // 8, delta_value_heads=6, delta_key_dim=8,
+        delta_value_dim=10, delta_gate_rank=rank, delta_whole_gate=whole,
+    )  # fmt: skip
+    mixed = 2 * keys + values
+    out, conv = values * H, 4 * mixed
+    if not rank:
+        expected = H * (mixed + values + 6 + 6) + out + conv
+    else:
+        gate = H * values if whole else H * rank + rank * values
+        expected = H * (mixed + 6) + H * rank + rank * 6 * 8 + gate + out + conv
+    assert model.delta_matrix == expected
+    assert model.delta_decay_width == (6 * 8 if rank else 6)
+    assert (model.attention_blocks, model.delta_share) == (3, 9 / 12)
+    assert model.matrix_parameters() == 3 * ATTENTION + 9 * expected + L * DENSE
+    assert model.vector_parameters == (3 + 9 + L + 1) * H
+
+
+def test_layers_that_borrow_keys_and_have_inputs_of_their_own() -> None:
+    """The last four of twelve borrow; every fourth sees all. Theirs are wider blocks."""
+    model = replace(
+        PLAIN, borrowing_layers=4, borrowing_ffn_hidden=300, layer_inputs=10, sliding_window=8,
+        sliding_pattern="3 local : 1 global", window_heads=8, window_kv_heads=4, window_head_dim=12,
+    )  # fmt: skip
+    full, window = ATTENTION, H * (8 * 12 * 2 + 2 * 4 * 12)
+    kinds = [(blocks, one.attention_matrix) for blocks, one in model.attention_kinds]
+    assert kinds == [(2, full), (1, 2 * H * HEADS * D), (6, window), (3, 2 * H * 8 * 12)]
+    assert model.dense_kinds == ((8, model), (4, model.dense_kinds[1][1]))
+    assert model.dense_kinds[1][1].dense_ffn_matrix == 3 * H * 300
+    assert (model.layer_input_matrix, model.input_projection) == (2 * H * 10, H * L * 10)
+    assert model.embedding_width == H + L * 10
+    assert model.embedding_parameters == V * (H + L * 10)
+    assert model.vector_parameters == (3 * L + 1) * H, "a norm more of each layer's own"
+    own = sum(blocks * matrix for blocks, matrix in kinds) + 8 * DENSE + 4 * 3 * H * 300
+    assert model.matrix_parameters() == own + L * 2 * H * 10 + H * L * 10
+    assert replace(model, borrowing_layers=0).dense_kinds[0][0] == L
+    assert replace(PLAIN, borrowing_layers=L).borrows
+    assert not replace(PLAIN, borrowing_layers=L - 1).borrows
+
+
+@pytest.mark.parametrize(
+    ("pattern", "full"),
+    [("", 0), ("all layers", 0), ("alternating, first local", 6), ("5 local : 1 global", 2),
+     ("2 local : 2 global", 6), ("every 4th layer full", 3), ("every 3rd layer full", 4),
+     ("chunked, every 2nd layer full", 6)],
+)  # fmt: skip
+def test_layers_that_see_everything(pattern: str, full: int) -> None:
+    model = replace(PLAIN, sliding_window=100, sliding_pattern=pattern)
+    assert model.windowed_share == pytest.approx(1 - full / 12)
+    assert PLAIN.windowed_share == 0.0
+
+
+def test_keys_seen_on_average() -> None:
+    """A window of w: its last w of s tokens in full, half of them at the start; chunks of w half of
+    themselves; encoders all."""
+    model = replace(PLAIN, sliding_window=100)
+    assert float(model.mean_keys(400.0, True)) == pytest.approx((100 * 50 + 300 * 100) / 400)
+    assert float(model.mean_keys(60.0, True)) == 30.0
+    assert float(model.mean_keys(400.0, False)) == 200.0
+    chunked = replace(model, sliding_pattern="chunked")
+    assert float(chunked.mean_keys(400.0, True)) == 50.0
+    assert float(chunked.mean_keys(60.0, True)) == 30.0
+    assert float(replace(PLAIN, causal=False).mean_keys(400.0, False)) == 400.0
+    both = model.mean_keys(np.array([60.0, 400.0]), True)
+    assert np.asarray(both).tolist() == [30.0, 87.5]
+
+
+TOWER = Tower("vision", layers=5, hidden=48, heads=4, ffn_hidden=120, patches=17, tokens=4,
+              patch_width=27, merged=4)  # fmt: skip
+
+
+def test_a_tower_and_what_is_around_it() -> None:
+    """Patches are projected to its width; four at a time to the language model's, and once more."""
+    own = encoder(TOWER)
+    each = 4 * 48 * 48 + 2 * 48 * 120
+    assert own.attention_matrix + own.dense_ffn_matrix == each
+    assert (own.layers, own.head_dim, own.vocab, own.causal) == (5, 12, 1, False)
+    before, behind = 17 * 27 * 48, 4 * (4 * 48 * 64 + 64 * 64)
+    assert around_layers(TOWER, 64) == pytest.approx((before + behind) / (17 * each))
+    weights = 27 * 48 + 4 * 48 * 64 + 64 * 64
+    # Two norms of two vectors a layer, the last one, biases of all four products.
+    vectors = 5 * (2 * 2 * 48 + 3 * 48 + 48 + 120 + 48) + 2 * 48
+    assert own.vector_parameters == vectors
+    assert tower_parameters(TOWER, 64) == weights + 5 * each + vectors
+
+
+VISION = {"num_hidden_layers": 5, "hidden_size": 48, "num_attention_heads": 4,
+          "intermediate_size": 120, "patch_size": 7, "image_size": 28}  # fmt: skip
+
+
+def test_towers_are_read_from_configurations() -> None:
+    """28 pixels in patches of 7: sixteen, and a class token unless its kind has none."""
+    plain = tower_of({"vision_config": VISION})
+    assert plain == {
+        "kind": "vision", "layers": 5, "hidden": 48, "heads": 4, "ffn_hidden": 120, "gated": False,
+        "patches": 17, "tokens": 16, "patch_width": 3 * 49, "merged": 1,
+    }  # fmt: skip
+    more = {"embed_dim": 44, "temporal_patch_size": 2, "spatial_merge_size": 2}
+    qwen = tower_of({"vision_config": {**VISION, "model_type": "qwen2_5_vl", **more}})
+    assert qwen is not None
+    assert (qwen["patches"], qwen["tokens"], qwen["merged"], qwen["hidden"]) == (16, 4, 4, 44)
+    assert (qwen["patch_width"], qwen["gated"]) == (3 * 2 * 49, True)
+    internvl = tower_of(
+        {"vision_config": {**VISION, "patch_size": [7, 7]}, "downsample_ratio": 0.5}
+    )
+    assert internvl is not None
+    assert (internvl["tokens"], internvl["merged"]) == (4, 4)
+    gemma = tower_of({"vision_config": VISION, "mm_tokens_per_image": 4})
+    assert gemma is not None
+    assert (gemma["tokens"], gemma["merged"]) == (4, 4)
+    few = tower_of({"vision_config": VISION, "mm_tokens_per_image": 32})
+    assert few is not None
+    assert few["merged"] == 1
+    ratio = tower_of(
+        {"vision_config": {k: v for k, v in VISION.items() if k != "intermediate_size"}}
+    )
+    assert ratio is not None
+    assert ratio["ffn_hidden"] == 4 * 48
+    bare = {k: v for k, v in VISION.items() if k not in ("image_size", "patch_size")}
+    usual = tower_of({"vision_config": bare})
+    assert usual is not None
+    assert (usual["patches"], TILE) == ((448 // 14) ** 2 + 1, 448)
+    assert tower_of({"vision_config": {**VISION, "num_hidden_layers": "five"}}) is None
+    sound = {
+        "d_model": 48,
+        "encoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 96,
+    }
+    heard = tower_of({"audio_config": sound})
+    assert heard is not None
+    assert (heard["patches"], heard["tokens"], heard["patch_width"]) == (1500, 750, 3 * 128)
+    assert (heard["merged"], LISTENED, heard["kind"]) == (1, 1500, "audio")
+    short = tower_of({"audio_config": {**sound, "max_source_positions": 100, "num_mel_bins": 80}})
+    assert short is not None
+    assert (short["tokens"], short["patch_width"]) == (50, 240)

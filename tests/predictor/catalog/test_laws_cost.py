@@ -83,6 +83,7 @@ def test_what_is_listed_costs_its_price_and_its_share() -> None:
     assert usual is not None
     assert usual.years == cost_assumptions()["years"]
     assert float(cost_assumptions({"years": 3})["years"]) == 3.0
+    assert cost_assumptions({"years": 0.5, "salvage": 0})["years"] == 0.5
     for wrong in (-1, "many", math.inf, None):
         with pytest.raises(InputError, match=r"years: .* is not a number of at least 0"):
             cost_assumptions({"years": wrong})

@@ -152,6 +152,7 @@ def test_nodes_are_cooled_by_air_unless_their_links_leave_them(laws: dict[str, f
     assert (usual.cooling, usual.inlet, usual.rows, usual.coupling) == ("air", 24.0, 2, 3.0)
     assert usual.flow == pytest.approx(0.05 / 2)
     assert power.chassis(cluster(domain=16.0)).cooling == "air"
+    assert power.chassis(cluster(domain=17.0)).cooling == "liquid"
     rack = power.chassis(cluster(node=4, domain=72.0))
     assert (rack.cooling, rack.inlet, rack.rows) == ("liquid", 31.0, 1)
     assert [power.chassis(cluster(node=n)).rows for n in (1, 3, 4)] == [1, 1, 2]
@@ -201,6 +202,24 @@ def test_what_is_stated_of_power_is_within_what_a_machine_can() -> None:
     assert other[0].thin == own.thin, "what ships of it stays beside what a calibration adds"
     foreign = power.power_setting(machine, Conditions(), {"another": {"rows": 7.0}})[0]
     assert foreign.rows == own.rows
+
+
+def test_limits_of_unlike_boards_suit_all_of_them() -> None:
+    """Above what each draws awake; up to the largest limit, the lowest slowdown, the top clock."""
+    watts, clocks = np.array([300.0, 700.0]), np.array([1e9, 2e9])
+    machine = replace(cluster(), accelerator=replace(BOARD, power=watts, clock=clocks))
+    awake = np.asarray(power.power_constants(machine.accelerator).awake)
+    assert awake[1] > awake[0]
+    with pytest.raises(InputError, match="takes limits up to 700 W"):
+        power.power_setting(machine, Conditions(limit=float(awake.mean())))
+    power.power_setting(machine, Conditions(limit=500.0, clock=1.5e9))
+
+
+def test_fits_are_kept_with_what_they_say_of_themselves() -> None:
+    found = power.power_fit()
+    assert {"laws", "accelerators"} <= set(found)
+    laws = power.power_laws()
+    assert all(laws[name] == value for name, value in found["laws"].items())
 
 
 def test_requests_state_megahertz(laws: dict[str, float]) -> None:

@@ -31,7 +31,7 @@ from predictor.catalog.systems import (
     pcie,
     resize_node,
 )
-from predictor.catalog.traces import read_trace
+from predictor.catalog.traces import Trace, read_trace
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
 
@@ -119,6 +119,7 @@ def test_what_a_request_states_of_its_host_and_links() -> None:
     found = stated_cluster(NODE, {"inter_link_gbps": 100.0, "accelerators_per_node": 4})
     assert found.tiers[-1].bandwidth == 12.5e9
     assert found.accelerators_per_node == 4
+    assert [tier.link for tier in found.tiers] == ["nvlink4", "nvlink4", "infiniband"]
     assert stated_cluster(NODE, {"accelerators_per_node": 8}).name == "node"
     # A rate between nodes of a system of one tier: its nodes, and a network between them.
     single = replace(NODE, tiers=(Tier("nvlink4", 256.0, 4e11, in_switch=True),))
@@ -177,6 +178,7 @@ def test_names_count_what_they_say() -> None:
     assert chip_of("T4") is None
     assert other_memory("H100-SXM5-72GB") == ("H100-SXM5-80GB", 72.0)
     assert other_memory("nothing-72GB") is None
+    assert catalog.system("1xH100").accelerators_per_node == 1
     rack = read_machine_name("2xgb200-nvl72")
     assert rack is not None
     assert rack.count == 144
@@ -215,11 +217,11 @@ def test_requests_come_in_the_order_of_their_times(tmp_path: Path) -> None:
 
 
 def test_results_of_clients_leave_out_what_failed(tmp_path: Path) -> None:
-    run = {"input_lens": [5, 0, 7, 9], "output_lens": [1, 2, 0, 4], "start_times": [3.0, 1, 2, 1.5]}
+    run = {"input_lens": [5, 0, 7, 1], "output_lens": [1, 2, 0, 4], "start_times": [3.0, 1, 2, 1.5]}
     found = read_trace(trace(tmp_path, "bench.json", json.dumps([{"input_lens": []}, run])))
     assert found.arrival is not None
     assert found.arrival.tolist() == [0.0, 1.5]
-    assert (found.input_len.tolist(), found.output_len.tolist()) == ([9.0, 5.0], [4.0, 1.0])
+    assert (found.input_len.tolist(), found.output_len.tolist()) == ([1.0, 5.0], [4.0, 1.0])
     short = {**run, "start_times": [1.0]}
     assert read_trace(trace(tmp_path, "short.json", json.dumps(short))).arrival is None
     with pytest.raises(InputError, match="as many output_lens as input_lens are needed"):
@@ -230,3 +232,11 @@ def test_results_of_clients_leave_out_what_failed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is neither seconds nor a date"):
         read_trace(trace(tmp_path, "when.csv", "arrival_s,input_len,output_len\nsoon,4,2\n"))
     assert np.isfinite(found.input_len).all()
+
+
+def test_requests_per_second_are_those_between_the_first_and_the_last() -> None:
+    one = np.ones(3)
+    assert Trace(np.array([0.0, 1.0, 4.0]), one, one).rate == 0.5
+    assert Trace(np.array([0.0, 0.5]), one[:2], one[:2]).rate == 2.0
+    for arrival in (None, np.zeros(3), np.zeros(1)):
+        assert Trace(arrival, one, one).rate is None

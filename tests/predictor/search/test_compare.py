@@ -96,7 +96,8 @@ def test_ties_are_those_whose_interval_contains_one(found: SearchResult) -> None
 
 
 def test_cost_counts_accelerators() -> None:
-    result = search_train(LLAMA, DGX, {**FIELDS, "gpus": [8, 16]}, KERNELS, objective="cost")
+    fields = {**FIELDS, "gpus": [8, 16], "sharding": "zero1", "recompute": ["none", "full"]}
+    result = search_train(LLAMA, DGX, fields, KERNELS, objective="cost")
     ratios = [own.value for own in over_best(result, list(range(30)))]
     assert ratios == sorted(ratios)
     assert ratios[0] == 1.0

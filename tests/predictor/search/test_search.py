@@ -335,10 +335,11 @@ def test_budgets_need_tokens_and_a_price() -> None:
         Limits(days=3)
     with pytest.raises(InputError, match="--price-per-gpu-hour"):
         Limits(tokens=1e9, money=3)
+    few = {"tp": 8, "pp": 1, "sharding": "zero1", "recompute": "full"}
     with pytest.raises(InputError, match="fastest takes"):
-        search({"tp": 8}, limits=Limits(tokens=1e15, days=1))
+        search(few, limits=Limits(tokens=1e15, days=1))
     with pytest.raises(InputError, match="cheapest costs"):
-        search({"tp": 8}, limits=Limits(tokens=1e15, money=1, price=2))
+        search(few, limits=Limits(tokens=1e15, money=1, price=2))
 
 
 def test_a_size_that_divides_nothing_is_named_itself() -> None:

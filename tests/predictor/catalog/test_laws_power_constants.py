@@ -26,8 +26,9 @@ LAWS = {
 }  # fmt: skip
 """A law for each constant, no two of one value."""
 BOARD = Accelerator(
-    "board", "none", {"bf16": 4e14, "fp16": 2e14}, 1e11, 2e12, 4e7, 5e12, 100.0, power=350.0,
-    clock=1e9, year=2023.0, vendor="none",
+    name="board", architecture="none", peak={"bf16": 4e14, "fp16": 2e14}, memory=1e11,
+    bandwidth=2e12, l2=4e7, l2_bandwidth=5e12, sms=100.0, power=350.0, clock=1e9, year=2023.0,
+    vendor="none",
 )  # fmt: skip
 """A hundred processors of 4,000 FLOP per clock; stacked memory, by its bandwidth."""
 

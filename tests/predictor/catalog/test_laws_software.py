@@ -19,8 +19,10 @@ from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models.model import Model
 
-DEVICE = Accelerator("H100-SXM", "hopper", {"bf16": 1e15, "fp8": 2e15}, 80 * 2.0**30, 3e12, 5e7,
-                     5e12, 132.0, vendor="NVIDIA")  # fmt: skip
+DEVICE = Accelerator(
+    name="H100-SXM", architecture="hopper", peak={"bf16": 1e15, "fp8": 2e15}, memory=80 * 2.0**30,
+    bandwidth=3e12, l2=5e7, l2_bandwidth=5e12, sms=132.0, vendor="NVIDIA",
+)  # fmt: skip
 DENSE = Model(name="m", layers=4, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128,
               vocab=100, max_context=4096, family="llama")  # fmt: skip
 AT = Setting(DEVICE, DENSE, weights="fp8", tp=4, dp=2, drafted=1)

@@ -35,7 +35,10 @@ from predictor.catalog.traces import Trace, read_trace
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
 
-DEVICE = Accelerator("x", "none", {"bf16": 1e14}, 4e10, 1e12, 3e7, 4e12, 100.0)
+DEVICE = Accelerator(
+    name="x", architecture="none", peak={"bf16": 1e14}, memory=4e10, bandwidth=1e12, l2=3e7,
+    l2_bandwidth=4e12, sms=100.0,
+)  # fmt: skip
 NODE = Cluster(
     "node", DEVICE, 8,
     (Tier("nvlink4", 8.0, 4e11), Tier("nvlink4", 32.0, 3e11), Tier("infiniband", math.inf, 5e10)),

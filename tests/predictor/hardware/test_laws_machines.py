@@ -32,7 +32,10 @@ from predictor.hardware import (
 )
 from predictor.hardware.budget import memory_edge, perimeter, tiers
 
-PLAIN = Accelerator("plain", "none", {"bf16": 3e14, "fp16": 2e14}, 8e10, 2e12, 4e7, 5e12, 100.0)
+PLAIN = Accelerator(
+    name="plain", architecture="none", peak={"bf16": 3e14, "fp16": 2e14}, memory=8e10,
+    bandwidth=2e12, l2=4e7, l2_bandwidth=5e12, sms=100.0,
+)  # fmt: skip
 
 
 def test_what_an_accelerator_leaves_open() -> None:

@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor.models.choosing import deepseek_v4, minimax_m3
+from predictor.models.counts import experts_hit
 from predictor.models.encoder import around_layers, encoder, tower_parameters
+from predictor.models.huggingface import _windows
 from predictor.models.model import Model
 from predictor.models.tower import LISTENED, TILE, Tower, tower_of
 
@@ -29,7 +32,8 @@ def test_what_is_not_stated_is_not_there() -> None:
             assert found == usual[one.name], one.name
         elif one.name not in needed and not isinstance(found, str):
             assert not found, one.name
-    tower = Tower("vision", 1, 2, 1, 4, 5, 3, 6)
+    tower = Tower(kind="vision", layers=1, hidden=2, heads=1, ffn_hidden=4, patches=5, tokens=3,
+                  patch_width=6)  # fmt: skip
     assert (tower.merged, tower.gated) == (1, False)
     for name in ("is_latent", "is_hybrid", "is_sparse", "is_moe", "is_compressed", "borrows"):
         assert not getattr(PLAIN, name), name
@@ -296,3 +300,91 @@ def test_towers_are_read_from_configurations() -> None:
     short = tower_of({"audio_config": {**sound, "max_source_positions": 100, "num_mel_bins": 80}})
     assert short is not None
     assert (short["tokens"], short["patch_width"]) == (50, 240)
+
+
+V4 = replace(
+    PLAIN, kv_heads=1, q_lora_rank=24, qk_rope_head_dim=8, out_groups=3, out_rank=20, streams=4,
+    index_heads=2, index_head_dim=10, index_topk=32, sliding_window=16, choosing_layers=5,
+    choosing_ratio=4, pooling_layers=4, pooling_ratio=16,
+)  # fmt: skip
+
+
+def test_vectors_of_compressed_layers() -> None:
+    """A sink for each head; norms of latents and the key, of compressed keys and index keys; what
+    is added by position to the weights of each channel, twice as many where sums overlap."""
+    (three, window), (five, choosing), (four, pooling) = V4.attention_kinds
+    assert (three, five, four) == (3, 5, 4)
+    assert window.compressed_vectors == (HEADS, 24 + D)
+    places = (2 * D + 2 * 10) * 4
+    assert choosing.compressed_vectors == (HEADS, 24 + 2 * D + places + 10)
+    assert pooling.compressed_vectors == (HEADS, 24 + 2 * D + D * 16)
+    assert choosing.mixer_vectors == (HEADS, H + 24 + 2 * D + places + 10)
+    assert (window.compression, choosing.compression, pooling.compression) == (0, 4, 16)
+    assert (choosing.overlap, pooling.overlap) == (2, 1)
+    out = HEADS * D * 20 + 3 * 20 * H
+    down = H * (24 + D)
+    up = 24 * HEADS * D
+    assert window.attention_matrix == down + up + out
+    wide, index = 2 * 2 * D + 2 * 2 * 10, 24 * 2 * 10 + H * 2
+    assert choosing.attention_matrix == down + up + out + H * wide + index
+    assert pooling.attention_matrix == down + up + out + H * 2 * D
+    assert V4.stream_mixes == (2 + 4) * 4
+    assert V4.stream_matrix == 4 * H * (2 * L * 24 + 4)
+    single = replace(V4, streams=1)
+    assert (single.stream_mixes, single.stream_matrix) == (0, 0)
+
+
+def test_what_configurations_of_choosing_models_leave_out() -> None:
+    """As their configuration classes fill it in (transformers 2026): MiniMax-M3 chooses sixteen
+    blocks of 128 keys by four heads of 128."""
+    found: dict[str, object] = {"layers": 4}
+    own = {"sparse_attention_freq": [0, 1, 1, 1]}
+    minimax_m3({"sparse_attention_config": own}, found, "test")
+    assert found == {
+        "layers": 4, "whole_layers": 1, "index_block": 128, "index_topk": 2048, "index_heads": 4,
+        "index_head_dim": 128,
+    }  # fmt: skip
+    plain: dict[str, object] = {"layers": 4}
+    minimax_m3({"sparse_attention_config": {**own, "use_sparse_attention": False}}, plain, "test")
+    assert plain == {"layers": 4}
+    whole: dict[str, object] = {"layers": 2}
+    minimax_m3({"sparse_attention_config": {"sparse_attention_freq": [0, 0]}}, whole, "test")
+    assert whole == {"layers": 2}
+    # DeepSeek-V4: two pooling layers, then in turn; every fourth and every 128th token.
+    found = {"layers": 5}
+    deepseek_v4({}, found, "test")
+    assert found == {
+        "layers": 5, "choosing_layers": 1, "choosing_ratio": 4, "pooling_layers": 4,
+        "pooling_ratio": 128, "head_dim": 512, "kv_heads": 1, "q_lora_rank": 1024,
+        "qk_rope_head_dim": 64, "out_groups": 8, "out_rank": 1024, "streams": 4, "index_heads": 64,
+        "index_head_dim": 128, "index_topk": 512, "sliding_window": 128, "shared_experts": 1,
+    }  # fmt: skip
+    found = {"layers": 3, "head_dim": 256}
+    deepseek_v4({"compress_ratios": [0, 4, 128, 4]}, found, "test")
+    assert (found["choosing_layers"], found["pooling_layers"], found["head_dim"]) == (1, 1, 256)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "pattern"),
+    [
+        ("llama4_text", {"sliding_window": 8}, "chunked; every 4th layer full"),
+        ("gemma3_text", {}, "5 local : 1 global"), ("gemma2", {}, "alternating sliding/full"),
+        ("gpt_oss", {}, "alternating sliding/full"), ("mistral", {}, "all layers"),
+        ("cohere2", {"sliding_window_pattern": 4}, "3 local : 1 global"),
+        ("exaone4", {"sliding_window_pattern": "LLLG"}, "3 local : 1 global"),
+        ("olmo3", {"layer_types": ["sliding_attention"] * 6 + ["full_attention"] * 2},
+         "3 local : 1 global"),
+    ],
+)  # fmt: skip
+def test_windows_in_the_words_of_the_catalog(
+    kind: str, content: dict[str, object], pattern: str
+) -> None:
+    assert _windows(kind, content)["sliding_pattern"] == pattern
+    assert _windows(kind, {**content, "use_sliding_window": False}) == {"sliding_window": 0}
+
+
+def test_a_rank_of_experts_has_one_token_at_least() -> None:
+    """One token of two among 256 on sixteen ranks: the rank with most has one of them."""
+    assert float(experts_hit(1.0, 2.0, 256.0, 16.0)) == 1.0
+    assert float(experts_hit(1.0, 1.0, 256.0, 1.0)) == 1.0
+    assert float(experts_hit(1e9, 2.0, 256.0, 16.0)) == pytest.approx(16.0)

@@ -29,7 +29,10 @@ from predictor.search.post_training import BEHIND, IN_TURN, SHARED, Rollouts
 from predictor.search.ranking import DAY, HOUR, Limits
 from tests.predictor.search.test_laws_axes import MIXED, SMALL
 
-DEVICE = Accelerator("x", "none", {"bf16": 1e14}, 4e10, 1e12, 3e7, 4e12, 100.0)
+DEVICE = Accelerator(
+    name="x", architecture="none", peak={"bf16": 1e14}, memory=4e10, bandwidth=1e12, l2=3e7,
+    l2_bandwidth=4e12, sms=100.0,
+)  # fmt: skip
 
 
 def machine(node: int, domain: float = math.inf, tiers: int = 2) -> Cluster:

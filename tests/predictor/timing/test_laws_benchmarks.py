@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from predictor.timing.features import ideal
 from predictor.timing.kernels import shape_times
 from predictor.timing.shapes import Shapes
 from tests.predictor.timing.test_laws_decoding import shapes
-from tests.predictor.timing.test_laws_timing import DEVICE
+from tests.predictor.timing.test_laws_timing import DEVICE, flat
 
 OF = Process(
     common=0.11, metric=0.13, near=0.17, across=0.07,
@@ -122,3 +123,18 @@ def test_experts_take_no_longer_than_one_after_the_other() -> None:
 
 def _time(part: Shapes, known: Calibration) -> float:
     return float(shape_times(part, DEVICE, known)[0][0])
+
+
+def test_pools_of_few_points_have_less_to_say() -> None:
+    """Forty points for each of 27 features are enough; below, a pool weighs a third."""
+    kin = Kin(DEVICE.vendor, traits(DEVICE))
+    many, few = (
+        replace(flat(0.3, 30.0, accelerator=name), kin=kin, points=points)
+        for name, points in (("*a", 40 * 27), ("*b", 40 * 27 - 1))
+    )
+    assert (many.sparse, few.sparse) == (False, True)
+    known = Calibration("two", kernels={("gemm", "bf16", "*b"): few, ("gemm", "bf16", "*a"): many})
+    (first, own), (second, less) = known._pooled("gemm", "bf16", "", traits(DEVICE))
+    assert (first.accelerator, second.accelerator) == ("*a", "*b")
+    assert 0.25 <= less / own <= 0.4
+    assert own == pytest.approx(1.0), "as like itself as can be"

@@ -345,3 +345,27 @@ def test_heads_in_32_bits_are_padded_where_there_is_no_such_rate() -> None:
     assert [one.dtype for one in padded(heads, bare)] == ["fp16", "fp32", "fp32", "bf16"]
     none = replace(DEVICE, peak={"fp8": PEAK})
     assert [one.dtype for one in padded(heads, none)] == ["fp32", "fp32", "fp32", "bf16"]
+
+
+@pytest.mark.parametrize("cold", [0.0, 1.0])
+@pytest.mark.parametrize(("rows", "batch"), [(2.0, 3.0), (300.0, 8.0), (0.5, 1.0)])
+def test_experts_take_their_weights_and_rows_or_their_arithmetic(
+    rows: float, batch: float, cold: float
+) -> None:
+    """Three matrices of each expert that is hit, from memory in a model; of benchmarks' five copies
+    small ones stay near. Rows go in and come out."""
+    one = shapes("moe_gemm", "bf16", rows, 256.0, 512.0, batch, cold=np.array([cold]))
+    found = ideal(one, DEVICE)
+    weights = 3 * 2.0 * 256 * 512 * batch
+    beside = float(one.bytes[0]) - weights
+    assert beside > 0
+    held = min(beside, L2)
+    stay = (1 - cold) * min(max(2 - 5 * weights / L2, 0.0), 1.0)
+    floor = held / L2_RATE + (beside - held) / RATE
+    floor += weights * (stay / L2_RATE + (1 - stay) / RATE)
+    compute = float(one.flop[0]) / PEAK
+    assert float(found.time[0]) == pytest.approx(max(compute, floor))
+    assert float(found.compute[0]) == pytest.approx(compute)
+    assert float(found.memory[0]) == pytest.approx(float(one.bytes[0]) / RATE)
+    first = min(max(math.log(compute / floor), -6.0), 6.0)
+    assert found.features[0, :2] == pytest.approx([first, math.log(max(compute, floor) / 1e-6)])

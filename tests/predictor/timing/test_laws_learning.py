@@ -187,7 +187,9 @@ def test_constants_of_learning_are_what_is_said_of_them() -> None:
     assert 0.2 <= LOUD <= 0.4
     assert 1 / 24 <= RESTLESS < 0.1
     assert pytest.approx(1.2815515655446004) == QUANTILE
-    usual = Prior(0.1, {}, {}, 0.0, {}, 0.1, {}, 0.0)
+    usual = Prior(
+        level=0.1, slopes={}, alike={}, near=0.0, lengths={}, noise=0.1, rough={}, known=0.0
+    )
     assert usual.early == 0.0
     assert (usual.host, usual.freedom, usual.most) == (0.6, 4.0, 0.8)
 

@@ -493,18 +493,3 @@ def test_a_host_reads_and_writes_every_element_once() -> None:
         )  # fmt: skip
         assert width == 2
         assert ideal(own, host).memory[0] == pytest.approx(moved * size * 1e3 / RATE)
-
-
-def test_pools_of_few_points_have_less_to_say() -> None:
-    """Forty points for each of 27 features are enough; below, a pool weighs a third."""
-    kin = Kin(DEVICE.vendor, traits(DEVICE))
-    many, few = (
-        replace(flat(0.3, 30.0, accelerator=name), kin=kin, points=points)
-        for name, points in (("*a", 40 * 27), ("*b", 40 * 27 - 1))
-    )
-    assert (many.sparse, few.sparse) == (False, True)
-    known = Calibration("two", kernels={("gemm", "bf16", "*b"): few, ("gemm", "bf16", "*a"): many})
-    (first, own), (second, less) = known._pooled("gemm", "bf16", "", traits(DEVICE))
-    assert (first.accelerator, second.accelerator) == ("*a", "*b")
-    assert 0.25 <= less / own <= 0.4
-    assert own == pytest.approx(1.0), "as like itself as can be"

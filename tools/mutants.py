@@ -38,6 +38,10 @@ PRELOADED = (
 )  # fmt: skip
 """What tests import beside the project; loaded once."""
 
+TABLES = 20
+"""Tests of a room that are run for a change of what is imported because they reach the fewest
+lines: they look at tables and defaults."""
+
 MOST_TESTS, MOST_SECONDS = 60, 240.0
 """Tests that are run for a mutant at most, and how long they may take together [s of a processor,
 so that what else ran while they were recorded leaves none of them out]."""
@@ -102,14 +106,16 @@ def tests_of(
     name = name_at(mutant) if soon else remembered(mutant)
     for file, line in readers(name) if name else []:
         contexts.update(reached.get(file, {}).get(str(line), []))
+    mirror = f"tests/{Path(mutant.file).parent.as_posix()}/"
     if soon:
-        # Tests that look at tables alone reach no line; they are in the file named for this one.
-        named = f".test_{Path(mutant.file).stem}."
-        contexts |= {one for one in nodes if named in one}
+        # Tests that look at tables alone reach hardly a line; they are in the file named for this
+        # one, or in the mirrored folder.
+        named, room = f".test_{Path(mutant.file).stem}.", mirror.replace("/", ".")
+        near = sorted((wide[one], one) for one in nodes if one.startswith(room))
+        contexts |= {one for one in nodes if named in one} | {one for _, one in near[:TABLES]}
     contexts = contexts or {one for who in lines.values() for one in who}
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other.
-    mirror = f"tests/{Path(mutant.file).parent.as_posix()}/"
     found = sorted(
         (not one[1].startswith(mirror), case, wide[context], *one)
         for context in contexts

@@ -72,8 +72,8 @@ def _blocks(model: Model) -> dict[str, tuple[int, float]]:
     experts = model.num_experts * model.expert_matrix
     found = {
         "attention": (model.attention_blocks, _mean(model.attention_kinds, "attention_matrix")),
-        "state space": (model.mamba_layers, model.mamba_matrix if model.mamba_layers else 0),
-        "delta rule": (model.delta_layers, model.delta_matrix if model.delta_layers else 0),
+        "state space": (model.mamba_layers, model.mamba_matrix),
+        "delta rule": (model.delta_layers, model.delta_matrix),
         "dense feed-forward": (dense, _mean(model.dense_kinds, "dense_ffn_matrix")),
         "shared experts": (model.moe_layers, model.shared_matrix),
         "experts": (model.moe_layers, experts),

@@ -141,9 +141,7 @@ def critical_path(
         enter + before[1] + (m - 1.0) * peak[1],
         leave + before[0] + (m - 1.0) * peak[0],
     )
-    phases = lead[0] + lead[1] + (m - 1.0) * (peak[0] + peak[1])
-    all_in = np.maximum(np.maximum(drain, fill), phases)
-    found = np.where(left >= 0, turns, all_in).max(axis=0)
+    found = np.where(left >= 0, turns, np.maximum(drain, fill)).max(axis=0)
     linked = [np.where(at > 0, way, 0.0).max(axis=0) for way in ways]
     full = np.maximum(*linked) + (m - 1.0) * np.asarray(transfer)
     return np.asarray(np.where(p > 1, np.maximum(found, full), found))

@@ -12,7 +12,9 @@ from predictor.models.choosing import deepseek_v4, minimax_m3
 from predictor.models.counts import experts_hit
 from predictor.models.encoder import around_layers, encoder, tower_parameters
 from predictor.models.huggingface import _windows
+from predictor.models.mixed import gemma4, gemma4_unified
 from predictor.models.model import Model
+from predictor.models.narrowing import _mean
 from predictor.models.tower import LISTENED, TILE, Tower, tower_of
 
 H, HEADS, KV, D, FFN, V, L = 64, 6, 2, 16, 200, 1000, 12
@@ -330,6 +332,7 @@ def test_vectors_of_compressed_layers() -> None:
     assert pooling.attention_matrix == down + up + out + H * 2 * D
     assert V4.stream_mixes == (2 + 4) * 4
     assert V4.stream_matrix == 4 * H * (2 * L * 24 + 4)
+    assert replace(V4, streams=2).stream_matrix == 2 * H * (2 * L * 8 + 2)
     single = replace(V4, streams=1)
     assert (single.stream_mixes, single.stream_matrix) == (0, 0)
 
@@ -388,3 +391,32 @@ def test_a_rank_of_experts_has_one_token_at_least() -> None:
     assert float(experts_hit(1.0, 2.0, 256.0, 16.0)) == 1.0
     assert float(experts_hit(1.0, 1.0, 256.0, 1.0)) == 1.0
     assert float(experts_hit(1e9, 2.0, 256.0, 16.0)) == pytest.approx(16.0)
+
+
+def test_the_mean_block_of_several_kinds() -> None:
+    window = replace(PLAIN, heads=8)
+    each = PLAIN.attention_matrix, window.attention_matrix
+    assert _mean(((1, PLAIN),), "attention_matrix") == each[0]
+    assert _mean(((1, PLAIN), (3, window)), "attention_matrix") == (each[0] + 3 * each[1]) / 4
+    assert _mean(((0, PLAIN),), "attention_matrix") == 0.0
+
+
+def test_what_configurations_of_gemma_4_leave_out() -> None:
+    """Gemma4TextConfig: every sixth layer and the last see all, by heads of 512; others 512 keys,
+    by heads of 256; an embedding of 256 of each layer's own."""
+    found: dict[str, object] = {"layers": 12, "kv_heads": 4, "ffn_hidden": 100}
+    gemma4({}, found, "test")
+    assert found == {
+        "layers": 12, "kv_heads": 4, "ffn_hidden": 100, "head_dim": 512, "sliding_window": 512,
+        "sliding_pattern": "5 local : 1 global", "window_head_dim": 256, "window_kv_heads": 4,
+        "values_are_keys": False, "layer_inputs": 256, "borrowing_layers": 0,
+    }  # fmt: skip
+    found = {"layers": 6, "kv_heads": 4, "ffn_hidden": 100, "head_dim": 128}
+    gemma4({"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 2, "enable_moe_block": True}, found, "test")  # fmt: skip
+    assert (found["borrowing_layers"], found["borrowing_ffn_hidden"]) == (2, 200)
+    assert (found["kv_heads"], found["window_kv_heads"], found["window_head_dim"]) == (2, 4, 128)
+    assert (found["shared_experts"], found["shared_expert_ffn_hidden"]) == (1, 100)
+    unified: dict[str, object] = {"layers": 6, "kv_heads": 4, "ffn_hidden": 100}
+    gemma4_unified({"hidden_size_per_layer_input": 64}, unified, "test")
+    assert unified["layer_inputs"] == 0

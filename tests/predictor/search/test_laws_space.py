@@ -20,7 +20,7 @@ from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.models.model import Model
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
-from predictor.search import fleet_space, fleets, post_training
+from predictor.search import fleet_space, fleets, post_training, space
 from predictor.search.axes import AXES, LEAST_TOKENS, MOST_GPUS, UNEVEN, SearchBasis, extend
 from predictor.search.comparison import Timed, differences, ratio
 from predictor.search.contenders import Contenders, frontier
@@ -379,3 +379,26 @@ def test_limits_are_above_nought_and_budgets_have_what_they_need() -> None:
         Limits(days=1.0)
     with pytest.raises(InputError, match="a budget in money needs --price-per-gpu-hour"):
         Limits(money=1.0, tokens=1.0)
+
+
+def test_loads_of_experts_are_those_of_the_copies_that_a_rank_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of eight sequences of 1,000 tokens cut in two by length and in four by tensor parallelism,
+    two experts each, which two ranks share."""
+    seen: list[float] = []
+
+    def load_of(_: Any, model: Model, ep: float, copies: float) -> Any:
+        seen.append(copies)
+        return SimpleNamespace(value=1.5)
+
+    monkeypatch.setattr(space, "load_of", load_of)
+    (axis,) = space._routed({"expert_loads": ("some",)})
+    at = basis(machine(8), {}, MIXED)
+    assert axis.values(at, 4.0, 2.0, 8.0, 1000.0, 4.0, 2.0) == [1.5]
+    assert seen == [8 * 1000 / 2 / 4 * 2 * 2]
+    assert axis.values(at, 4.0, 2.0, 8.0, 1000.0, 5.0, 2.0) == [], "five ranks of twelve experts"
+    assert space._routed({}) == []
+    for several in (("some", "other"), Range(1, 2)):
+        with pytest.raises(InputError, match="expert_loads takes one value in a search"):
+            space._routed({"expert_loads": several})

@@ -17,7 +17,8 @@ from predictor.work.communication import (
     step_collectives,
 )
 from predictor.work.primitives import Collective
-from tests.predictor.work.counts import DENSE, HEADS, KV, MIXED, TOP, D, H, trained
+from predictor.work.serving import pass_collectives
+from tests.predictor.work.counts import DENSE, HEADS, KV, MIXED, TOP, D, H, served, trained
 
 CP = 2.0
 TOKENS = 3 * 1280 / CP
@@ -189,6 +190,8 @@ def test_replicas_of_mirrored_stages_lie_over_the_whole_pipeline() -> None:
     assert float(np.asarray(plain["dp"].size)) == 2.0
     ends = plain["ends"]
     assert (float(np.asarray(ends.size)), float(np.asarray(ends.stride))) == (2.0, 3 * 4.0)
+    near = groups(replace(plan, pp=2.0, schedule="1f1b"))["ends"]
+    assert float(np.asarray(near.stride)) == 4.0
     alone = groups(replace(plan, pp=1.0, schedule="1f1b"))
     assert float(np.asarray(alone["pp"].size)) == 1.0
 
@@ -215,3 +218,20 @@ def test_the_way_to_the_experts_and_back(routed: str) -> None:
         each = rank * ranks + 2 * H / 1024 * (kib + both * ranks)
         least = tokens * each / 20.0 if routed == "once" else 0.0
         assert float(np.max(one.least)) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("family", ["minimax_m2", "llama"])
+def test_norms_over_all_heads_add_up_their_squares(family: str) -> None:
+    """Of queries and of keys, in 32 bits, of every token; a pass of ten tokens on four ranks."""
+    found = told(pass_collectives(replace(DENSE, family=family), served(tp=4.0), 10.0, 2.0))
+    squares = found.pop("attention.squares", None)
+    assert squares == (("allreduce", "tp", 2 * 4 * 10.0, 5.0, "") if "mini" in family else None)
+    whole = 2 * 10.0 * H
+    assert found == {
+        "attention.reduce": ("allreduce", "tp", whole, 5.0, ""),
+        "mlp.reduce": ("allreduce", "tp", whole, 5.0, ""),
+        "embedding.reduce": ("allreduce", "tp", whole, 1.0, ""),
+        "head.gather": ("allgather", "tp", 2 * 2.0 * 3072, 1.0, ""),
+    }
+    piped = told(pass_collectives(DENSE, served(tp=4.0, pp=3.0), 10.0, 2.0))
+    assert piped["pipeline"] == ("p2p", "pp", whole / 4, 2.0, "")

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from predictor.models.model import Model
-from predictor.work import sparse
+from predictor.work import serving, sparse
 from predictor.work.compressed import cache_bytes, key_bytes, read_bytes, state_bytes
 from predictor.work.delta_rule import CHUNK, SLICE
 from predictor.work.delta_rule import state_bytes as rule_bytes
 from predictor.work.primitives import Operator
 from predictor.work.serving import decode_attention, layer_operators, prefill_attention
 from predictor.work.training import step_operators
-from tests.predictor.work.counts import DENSE, D, H, served, trained
+from tests.predictor.work.counts import DENSE, LATENTS, D, H, served, trained
 
 HEADS, RANK, ROPE, GROUPS, OUT, STREAMS = 12, 384, 32, 4, 56, 3
 INDEX, SMALL, TOP, WINDOW, FEW, MANY = 6, 40, 64, 256, 8, 32
@@ -376,3 +376,51 @@ def test_what_a_rule_keeps_and_moves_backward(model: Model) -> None:
             assert float(found[name].saved) == pytest.approx(2 * tokens * GATE)
     assert float(found["delta.out"].saved) == pytest.approx(2 * tokens * values)
     assert float(found["delta.in"].saved) == pytest.approx(2 * tokens * H)
+
+
+def test_all_blocks_of_a_model_read_what_each_kind_does() -> None:
+    tokens, kinds = 5000.0, V4.attention_kinds
+    read = sum(blocks * float(read_bytes(one, "bf16", tokens)) for blocks, one in kinds)
+    assert float(serving.read_bytes(V4, PLAN, tokens)) == pytest.approx(read)
+    held = sum(blocks * float(cache_bytes(one, "bf16", tokens)) for blocks, one in kinds)
+    assert float(serving.cache_bytes(V4, PLAN, tokens)) == pytest.approx(held)
+    kept = sum(blocks * state_bytes(one) for blocks, one in kinds)
+    assert float(serving.state_bytes(V4, PLAN)) == pytest.approx(kept)
+
+
+def test_windowed_layers_decode_as_often_as_there_are() -> None:
+    """One of five layers sees all, four of them 256 keys."""
+    model = replace(DENSE, sliding_window=256, sliding_pattern="4 local : 1 global")
+    found = {one.name: one for one in decode_attention(model, PLAN, 3.0, 5000.0)}
+    counts = [float(found[name].count) for name in ("attention", "attention.window")]
+    assert counts == pytest.approx([1.0, 4.0])
+    assert float(found["attention"].flop) == 4 * 3 * 6 * 5000 * D
+    assert float(found["attention.window"].flop) == 4 * 3 * 6 * 256 * D
+
+
+def test_guesses_go_through_latents_too() -> None:
+    """Queries of all new tokens, each of its own head: 96 by 320, and 320 by 80 back."""
+    for drafted in (0.0, 2.0):
+        plan = served(tp=TP, drafted=drafted)
+        found = {one.name: one for one in decode_attention(LATENTS, plan, 3.0, 500.0)}
+        rows = 3 * (1 + drafted)
+        for name, n, k in (("attention.absorb", 320.0, 96.0), ("attention.expand", 80.0, 320.0)):
+            one = found[name]
+            shape = (float(one.m), float(one.n), float(one.k), float(one.batch))
+            assert shape == (rows, n, k, HEADS / TP), name
+
+
+def test_data_types_of_a_pass() -> None:
+    """Layers as the weights are, the head as packed formats have it, all else in 16 bits; casts
+    apart from products where a plan says so."""
+    dense = {one.name: one for one in layer_operators(DENSE, served(tp=TP, weights="q4_k"), M)}
+    assert (dense["attention.qkv"].dtype, dense["mlp.down"].dtype) == ("q4_k", "q4_k")
+    ends = serving.end_operators(DENSE, served(tp=TP, weights="q4_k"), M, M)
+    assert {one.dtype for one in ends if one.name == "head"} == {"q6_k"}
+    joined = {
+        casts: {one.name: float(np.max(one.joined)) for one in layer_operators(
+            DENSE, served(tp=TP, weights="fp8", casts=casts), M)}
+        for casts in ("apart", "joined")
+    }  # fmt: skip
+    assert joined["apart"] != joined["joined"]
+    assert sum(joined["joined"].values()) > sum(joined["apart"].values())

@@ -129,3 +129,17 @@ def test_logs_of_real_runs_are_read_as_they_were_written() -> None:
     found = read_log(events)
     assert isinstance(found, Log)
     assert [one.get("seconds") for one in found.steps] == pytest.approx(told["seconds"], rel=1e-6)
+
+
+def test_a_real_run_that_was_cut_off_is_read_by_its_bar() -> None:
+    """All stretches together are the time from the bar's first step to the last look at it."""
+    found = read_log(REAL / "trainer_bar.log")
+    assert isinstance(found, Log)
+    assert (found.form, found.planned) == ("trainer-bar", 500)
+    looks = [1, *(step.number for step in found.steps)]
+    spent = sum(
+        step.get("seconds") * (step.number - before)
+        for step, before in zip(found.steps, looks, strict=False)
+    )
+    told = json.loads((REAL / "told.json").read_text())["bar"]
+    assert spent == pytest.approx(told[str(looks[-1])] - told["1"])

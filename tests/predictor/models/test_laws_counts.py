@@ -103,6 +103,7 @@ def test_a_mixture() -> None:
     # A norm before attention and before every feed-forward block, and the last.
     assert model.vector_parameters == (2 * L + 1) * H + 5 * 10 * vectors
     assert model.parameters - model.active_parameters == 5 * 7 * (one + vectors)
+    assert replace(model, dense_layers=3).moe_layers == 4, "every other of nine"
     wide = replace(model, shared_expert_ffn_hidden=48)
     assert wide.shared_width == 96
     narrow = replace(model, expert_hidden=20, gated=False)
@@ -216,6 +217,8 @@ def test_layers_that_see_everything(pattern: str, full: int) -> None:
     model = replace(PLAIN, sliding_window=100, sliding_pattern=pattern)
     assert model.windowed_share == pytest.approx(1 - full / 12)
     assert PLAIN.windowed_share == 0.0
+    odd = replace(PLAIN, layers=13, sliding_window=100, sliding_pattern="alternating")
+    assert odd.windowed_share == pytest.approx(1 - 6 / 13)
 
 
 def test_keys_seen_on_average() -> None:
@@ -276,6 +279,14 @@ def test_towers_are_read_from_configurations() -> None:
     gemma = tower_of({"vision_config": VISION, "mm_tokens_per_image": 4})
     assert gemma is not None
     assert (gemma["tokens"], gemma["merged"]) == (4, 4)
+    # What is left of an image, of patches or of frames makes none.
+    odd = {**VISION, "image_size": 38, "model_type": "siglip_vision_model"}
+    rest = tower_of({"vision_config": odd, "downsample_ratio": 0.5})
+    assert rest is not None
+    assert (rest["patches"], rest["tokens"]) == (25, 6)
+    uneven = tower_of({"vision_config": odd, "mm_tokens_per_image": 10})
+    assert uneven is not None
+    assert uneven["merged"] == 2
     few = tower_of({"vision_config": VISION, "mm_tokens_per_image": 32})
     assert few is not None
     assert few["merged"] == 1
@@ -302,6 +313,9 @@ def test_towers_are_read_from_configurations() -> None:
     short = tower_of({"audio_config": {**sound, "max_source_positions": 100, "num_mel_bins": 80}})
     assert short is not None
     assert (short["tokens"], short["patch_width"]) == (50, 240)
+    uneven = tower_of({"audio_config": {**sound, "max_source_positions": 101}})
+    assert uneven is not None
+    assert uneven["tokens"] == 50
 
 
 V4 = replace(
@@ -333,6 +347,8 @@ def test_vectors_of_compressed_layers() -> None:
     assert V4.stream_mixes == (2 + 4) * 4
     assert V4.stream_matrix == 4 * H * (2 * L * 24 + 4)
     assert replace(V4, streams=2).stream_matrix == 2 * H * (2 * L * 8 + 2)
+    assert replace(V4, streams=2).stream_mixes == (2 + 2) * 2
+    assert replace(V4, out_groups=1).is_compressed
     single = replace(V4, streams=1)
     assert (single.stream_mixes, single.stream_matrix) == (0, 0)
 

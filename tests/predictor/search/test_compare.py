@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -65,6 +66,7 @@ def test_differences_add_up_to_the_difference(found: SearchResult) -> None:
 
 def test_alternatives_are_the_best_with_another_value(found: SearchResult) -> None:
     best = found.plan(0)
+    assert max(Counter(one.field for one in alternatives(found)).values()) == 3
     for one in alternatives(found):
         assert one.value != getattr(best, one.field)
         column = found.column(one.field)

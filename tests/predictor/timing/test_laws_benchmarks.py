@@ -21,12 +21,14 @@ from predictor.timing.benchmarks import (
     key_of,
     sizes_of,
 )
-from predictor.timing.calibration import EfficiencyModel
+from predictor.timing.calibration import VENDOR, EfficiencyModel
 from predictor.timing.features import ideal
-from predictor.timing.kernels import shape_times
+from predictor.timing.kernels import blend, shape_times
 from predictor.timing.shapes import Shapes
+from predictor.timing.taxes import cached_share, on_chip
+from predictor.work import Operator
 from tests.predictor.timing.test_laws_decoding import shapes
-from tests.predictor.timing.test_laws_timing import DEVICE, flat
+from tests.predictor.timing.test_laws_timing import DEVICE, L2, L2_RATE, RATE, flat
 
 OF = Process(
     common=0.11, metric=0.13, near=0.17, across=0.07,
@@ -138,3 +140,36 @@ def test_pools_of_few_points_have_less_to_say() -> None:
     assert (first.accelerator, second.accelerator) == ("*a", "*b")
     assert 0.25 <= less / own <= 0.4
     assert own == pytest.approx(1.0), "as like itself as can be"
+
+
+def test_a_vendors_pool_weighs_between_its_architectures() -> None:
+    """Means by what each counts; the pool of all says no less than the least of them and no more
+    than the most."""
+    models = [
+        (flat(0.0, 1.0, accelerator=name, latency=latency), weight)
+        for name, latency, weight in (
+            ("*a", 2e-6, 2.0), ("*b", 4e-6, 1.0), (f"{VENDOR}one", 6e-6, 3.0)
+        )
+    ]  # fmt: skip
+    for pool, told in ((5.0, 2.0), (0.5, 1.0), (1.5, 1.5)):
+        every = [np.array([1.0]), np.array([2.0]), np.array([pool])]
+        y, latency = blend(models, every, DEVICE)
+        assert y == pytest.approx([(2 * 1.0 + 1 * 2.0 + 3 * told) / 6])
+        each = [float(np.asarray(model.latency_on(DEVICE))) for model, _ in models]
+        assert float(latency) == pytest.approx((2 * each[0] + each[1] + 3 * each[2]) / 6)
+    alone, _ = blend(models[:2], [np.array([1.0]), np.array([2.0])], DEVICE)
+    assert alone == pytest.approx([4 / 3])
+
+
+def test_what_a_stream_reads_stays_near_where_it_fits() -> None:
+    """Half of its traffic, up to the cache; at the cache's rate instead of the memory's."""
+
+    def stream(op: str, moved: float) -> Operator:
+        return Operator(name="x", op=op, variant="fwd", phase="forward", module="layer",
+                        dtype="bf16", m=1.0, n=1.0, bytes=moved)  # fmt: skip
+
+    many = (stream("norm", 2 * L2), stream("norm", 2.1 * L2), stream("gemm", L2))
+    assert cached_share(DEVICE) == pytest.approx(1 - RATE / L2_RATE)
+    assert on_chip(many, DEVICE).tolist() == pytest.approx([RATE / L2_RATE, 1.0, 1.0])
+    slow = replace(DEVICE, l2_bandwidth=RATE / 2)
+    assert cached_share(slow) == 0.0

@@ -1,0 +1,182 @@
+"""What configurations leave to their family: one key after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from predictor.errors import InputError
+from predictor.models.counts import LARGEST
+from predictor.models.huggingface import _delta, _experts, _falcon, _granite, from_config
+from predictor.models.mixed import marked, mimo_v2, step
+from predictor.models.quantization import read_quantization
+
+USUAL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "vocab_size": 100,
+         "intermediate_size": 200}  # fmt: skip
+
+
+def read(kind: str, **more: Any) -> dict[str, Any]:
+    return from_config({"model_type": kind, **USUAL, **more}, "test")
+
+
+def test_the_largest_of_normal_numbers() -> None:
+    """Mean of the largest of n: the integral of x times its density n phi(x) Phi(x)^(n - 1)."""
+    for power, known in enumerate(LARGEST):
+        n = 2**power
+
+        def density(x: float, n: int = n) -> float:
+            return float(x * n * norm.pdf(x) * norm.cdf(x) ** (n - 1))
+
+        assert known == pytest.approx(quad(density, -8.0, 8.0)[0], abs=0.002)
+
+
+def test_falcon_shares_its_keys() -> None:
+    """One for all, or groups in its newer layers, whose blocks have a norm each."""
+    found: dict[str, Any] = {"hidden": 64, "heads": 8}
+    _falcon({}, found)
+    assert found == {
+        "hidden": 64, "heads": 8, "kv_heads": 1, "ffn_hidden": 256, "parallel": "shared_norm",
+    }  # fmt: skip
+    for content, expected in (
+        ({"new_decoder_architecture": True, "num_kv_heads": 2}, (2, "own_norms")),
+        ({"multi_query": False}, (8, "shared_norm")),
+        ({"multi_query": False, "parallel_attn": False}, (8, None)),
+        ({"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, (8, "shared_norm")),
+    ):
+        found = {"hidden": 64, "heads": 8, "ffn_hidden": 100}
+        _falcon(content, found)
+        assert (found["kv_heads"], found.get("parallel")) == expected
+        assert found["ffn_hidden"] == 100
+
+
+def test_mixtures_complete_each_others_widths() -> None:
+    found: dict[str, Any] = {"ffn_hidden": 200, "shared_expert_ffn_hidden": 50}
+    _experts({"num_experts": 4}, found)
+    assert found == {
+        "ffn_hidden": 200, "shared_expert_ffn_hidden": 50, "num_experts": 4,
+        "expert_ffn_hidden": 200, "shared_experts": 1,
+    }  # fmt: skip
+    found = {"expert_ffn_hidden": 30}
+    _experts({"num_experts": 4}, found)
+    assert found == {"expert_ffn_hidden": 30, "ffn_hidden": 30, "num_experts": 4}
+    found = {"expert_ffn_hidden": 30}
+    _experts({}, found)
+    assert found == {}
+    bare: dict[str, Any] = {}
+    _experts({"num_experts": 4}, bare)
+    assert bare["expert_ffn_hidden"] == 0
+
+
+def test_every_fourth_layer_has_attention_where_nothing_is_listed() -> None:
+    assert _delta({}, 12, "test") == {"delta_layers": 9}
+    assert _delta({"full_attention_interval": 3}, 13, "test") == {"delta_layers": 9}
+    assert _delta({"full_attention_interval": 1}, 13, "test") == {"delta_layers": 0}
+    listed = ["linear_attention", "linear_attention", "full_attention"]
+    assert _delta({"layer_types": listed}, 3, "test") == {"delta_layers": 2}
+    for wrong in (listed[:2], "full", [*listed[:2], "other"]):
+        with pytest.raises(InputError, match="must list linear_attention or full_attention"):
+            _delta({"layer_types": wrong}, 3, "test")
+    for every in (0, "two"):
+        with pytest.raises(InputError, match="must be a whole number of at least 1"):
+            _delta({"full_attention_interval": every}, 12, "test")
+
+
+def test_granites_layers_are_two_blocks() -> None:
+    kinds = ["mamba", "mamba", "attention"]
+    found: dict[str, Any] = {"shared_expert_ffn_hidden": 90, "mamba_heads": 4}
+    _granite({"layer_types": kinds}, found, "test")
+    assert found == {
+        "ffn_hidden": 90, "mamba_heads": 4, "layers": 6, "attention_layers": 1, "mamba_layers": 2
+    }  # fmt: skip
+    found = {"ffn_hidden": 80, "mamba_heads": 4, "mamba_state": 8}
+    _granite({"layer_types": ["attention"] * 3, "num_local_experts": 4}, found, "test")
+    assert found == {"ffn_hidden": 80, "positions": "rope"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "expected"),
+    [
+        ("llama", {"attention_bias": True}, {"qkv_bias": True, "ffn_hidden": 200}),
+        ("mistral", {"attention_bias": True}, {"qkv_bias": None}),
+        ("gpt_neox", {}, {"parallel": "own_norms"}),
+        ("gpt_neox", {"use_parallel_residual": False}, {"parallel": None}),
+        ("qwen", {}, {"ffn_hidden": 100}),
+    ],
+)
+def test_families_have_their_own_ways(
+    kind: str, more: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = read(kind, **more)
+    for name, value in expected.items():
+        assert found.get(name) == value or (value is None and not found.get(name)), name
+
+
+def test_one_key_head_of_starcoder() -> None:
+    own = {"model_type": "gpt_bigcode", "n_layer": 4, "n_embd": 64, "n_head": 8, "vocab_size": 100}
+    assert from_config(own, "test")["kv_heads"] == 1
+    assert from_config({**own, "multi_query": False}, "test").get("kv_heads") in (None, 8)
+
+
+def test_first_layers_that_are_dense() -> None:
+    """MiMo-V2's first; Step 3.5's first three; or as a list has it."""
+    base = {"layers": 6, "kv_heads": 4, "head_dim": 16, "heads": 8}
+    kinds = ["full_attention"] * 6
+    found: dict[str, Any] = dict(base)
+    mimo_v2({"layer_types": kinds}, found, "test")
+    assert found["dense_layers"] == 1
+    found = dict(base)
+    mimo_v2({"layer_types": kinds, "moe_layer_freq": [0, 0, 1, 1, 1, 1]}, found, "test")
+    assert found["dense_layers"] == 2
+    found = dict(base)
+    step({}, found, "test")
+    assert (found["dense_layers"], found["shared_experts"], found["head_gate"]) == (3, 1, True)
+    found = dict(base)
+    listed = ["dense", "dense", *["sparse"] * 4]
+    step({"mlp_layer_types": listed, "gating": False}, found, "test")
+    assert (found["dense_layers"], found["head_gate"]) == (2, False)
+    with pytest.raises(InputError, match="must list 0 or 1 for each of the 3 layers"):
+        marked([0, 1], 3, "key", "test")
+    assert marked([0, 1, 1, 1], 3, "key", "test") == [0, 1, 1]
+
+
+def pair(bits: int, kind: str, **more: Any) -> Any:
+    group = {"weights": {"num_bits": bits, "type": kind, **more.pop("weights", {})}, **more}
+    content = {"quant_method": "compressed-tensors", "config_groups": {"a": group}}
+    return read_quantization({"quantization_config": content}, "test")
+
+
+def test_pairs_of_weights_and_activations() -> None:
+    """Bits and kinds, and the elements of a scale: 16 of NVFP4, 32 of MX, any of others."""
+    half = {"input_activations": {"num_bits": 8, "type": "float"}}
+    assert pair(8, "float", **half).precision == "fp8"
+    assert pair(8, "float", **half, weights={"group_size": 32}).precision == "mxfp8"
+    assert pair(8, "float", **half, weights={"strategy": "block"}).precision == "fp8_block"
+    assert pair(8, "int", input_activations={"num_bits": 8, "type": "int"}).precision == "sq"
+    assert pair(4, "int").precision == "int4_wo"
+    assert pair(4, "int", weights={"group_size": 128}).precision == "int4_wo"
+    assert pair(4, "float", weights={"group_size": 32}).precision == "w4a16_mxfp4"
+    fours = {"input_activations": {"num_bits": 4, "type": "float"}}
+    assert pair(4, "float", **fours, weights={"group_size": 16}).precision == "nvfp4"
+    assert pair(4, "float", **fours, weights={"group_size": 32}).precision == "mxfp4"
+    floats, integers = pair(8, "float"), pair(8, "int")
+    assert floats.precision == integers.precision == "int8_wo"
+    assert (bool(floats.remark), bool(integers.remark)) == (True, False)
+    none = pair(3, "int", weights={"group_size": 64})
+    assert (none.precision, none.remark) == (
+        "", "3-bit int weights in groups of 64 with 16-bit activations"
+    )  # fmt: skip
+    assert pair(3, "int").remark == "3-bit int weights with 16-bit activations"
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "cache"), [(8, "float", "fp8"), (8, "int", "int8"), (4, "float", "")]
+)
+def test_schemes_of_caches(bits: int, kind: str, cache: str) -> None:
+    content = {"quant_method": "fp8", "kv_cache_scheme": {"num_bits": bits, "type": kind}}
+    found = read_quantization({"quantization_config": content}, "test")
+    assert found is not None
+    assert found.cache == cache
+    assert bool(found.remark) is (not cache)

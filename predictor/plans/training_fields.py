@@ -186,8 +186,8 @@ _BATCH = (
         "documents", TEXT, "Lengths of what sequences are packed of.", ALL,
         default="one per sequence", held="",
         reason="sequences are as long as documents unless stated",
-        more="`wlb`, `wikipedia` or `dclm`; `lognormal:MEAN:SIGMA`; or a file with a length for "
-        "each document.",
+        more="`wlb`, `prolong`, `wikipedia` or `dclm`; `lognormal:MEAN:SIGMA`; "
+        "`quantiles:SHARE:TOKENS:...`; or a file with a length for each document.",
     ),
     PlanField(
         "packing", WORD, "How documents make sequences.",

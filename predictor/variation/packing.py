@@ -70,7 +70,8 @@ class Packed:
 @lru_cache(maxsize=16)
 def lengths_of(text: str) -> Array:
     """Lengths of documents, alike in likelihood [tokens], of a name of `data/reference/
-    documents.csv`, 'lognormal:MEAN:SIGMA', or a file with a length for each document.
+    documents.csv`, 'lognormal:MEAN:SIGMA', 'quantiles:SHARE:TOKENS:SHARE:TOKENS...', straight
+    between them, or a file with a length for each document.
 
     Raises InputError for anything else.
     """
@@ -84,6 +85,8 @@ def lengths_of(text: str) -> Array:
             raise InputError(f"documents {text!r}: write lognormal:MEAN:SIGMA, MEAN in tokens")
         z = normal_quantile((np.arange(POINTS) + 0.5) / POINTS)
         return np.sort(mean * np.exp(sigma * z - sigma**2 / 2.0))
+    if kind == "quantiles":
+        return _quantiles(text, numbers)
     known = _corpora()
     if text in known:
         return known[text]
@@ -91,7 +94,7 @@ def lengths_of(text: str) -> Array:
     if not path.is_file():
         raise InputError(
             f"documents {text!r} is neither a file nor one of {', '.join(known)}, "
-            "lognormal:MEAN:SIGMA"
+            "lognormal:MEAN:SIGMA, quantiles:SHARE:TOKENS:..."
         )
     try:
         found = np.array([float(w) for w in path.read_text(encoding="utf-8").split()])
@@ -100,6 +103,23 @@ def lengths_of(text: str) -> Array:
     if not found.size or not np.all((found >= 1.0) & (found < 1e9)):
         raise InputError(f"documents {text!r}: the file holds no lengths of at least one token")
     return np.sort(found)
+
+
+def _quantiles(text: str, numbers: list[str]) -> Array:
+    """Lengths between stated quantiles; those below the first are as long as that."""
+    try:
+        stated = np.array([float(number) for number in numbers])
+    except ValueError:
+        stated = np.empty(0)
+    share, tokens = stated[: len(stated) // 2 * 2].reshape(-1, 2).T
+    rising = np.all(np.diff(share) > 0) and np.all(np.diff(tokens) >= 0)
+    inside = np.all((share >= 0) & (share <= 1)) and np.all((tokens >= 1) & (tokens < 1e9))
+    if len(stated) < 2 or len(stated) % 2 or not (rising and inside):
+        raise InputError(
+            f"documents {text!r}: write quantiles:SHARE:TOKENS:SHARE:TOKENS..., shares of 0 to 1 "
+            "and their tokens rising, e.g. quantiles:0.5:900:0.99:26000:1:131072"
+        )
+    return np.interp((np.arange(POINTS) + 0.5) / POINTS, share, tokens)
 
 
 @lru_cache(maxsize=1)

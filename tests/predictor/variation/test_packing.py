@@ -54,6 +54,29 @@ def test_documents_that_fill_windows_are_counted_by_hand(tmp_path: Path) -> None
     assert packed("wlb", "unmasked", 4096.0).document == 4096.0
 
 
+def test_stated_quantiles_are_those_of_the_lengths() -> None:
+    """Straight between them; equal ones are equal documents, and what is not stated below the first
+    is as long as that."""
+    found = lengths_of("quantiles:0.5:1000:0.9:5000:1:20000")
+    assert np.quantile(found, [0.1, 0.5, 0.7, 0.9]) == pytest.approx(
+        [1000, 1000, 3000, 5000], rel=0.01
+    )
+    assert found.max() == pytest.approx(20000, rel=0.01)
+    assert packed("quantiles:0:512:1:512", "fixed", 4096.0).document == pytest.approx(512.0)
+    for wrong in ("", ":", ":0.5", ":0.5:x", ":0.9:10:0.5:20", ":0.5:20:0.9:10", ":2:10", ":0.5:0"):
+        with pytest.raises(InputError, match="write quantiles:SHARE:TOKENS"):
+            lengths_of("quantiles" + wrong)
+
+
+def test_prolong_has_long_documents_of_its_own_length() -> None:
+    """Of 77,932 lengths 2,571 have 10,000 tokens and more; those are taken twice, half of them as
+    65,536: 3.2 % of the documents, which hold 41 % of the tokens of all."""
+    found = lengths_of("prolong")
+    assert np.mean(np.abs(found - 65536) < 1) == pytest.approx(2571 / (77932 + 2571), rel=0.03)
+    share = found[found >= 10000].sum() / found.sum()
+    assert 0.4 < share < 0.6
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(8, 17), st.sampled_from([2, 4, 8, 16]))
 def test_masks_never_add_work(log2_window: int, cp: int) -> None:
@@ -140,7 +163,7 @@ def test_packing_in_whole_predictions() -> None:
 
 
 def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="neither a file nor one of wlb, wikipedia, dclm"):
+    with pytest.raises(InputError, match="neither a file nor one of wlb, wikipedia, dclm, prolong"):
         step(documents="wbl")
     with pytest.raises(InputError, match="packing needs"):
         step(packing="fixed")

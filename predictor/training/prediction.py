@@ -153,15 +153,16 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
 
 
 def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, Numeric]]:
-    """Model and hardware FLOP per token by convention."""
+    """Model and hardware FLOP per token by convention; documents attend to themselves alone."""
     core = plan.recompute != "selective" or "core_attn" in plan.recompute_parts
     again = plan.recompute if core else "none"  # conventions count the attention core only
     frozen = plan.trained != "all"
     share = plan.recompute_share
+    seen = np.where(np.isnan(plan.document), plan.seq_len, plan.document)
     return {
         name: (
-            model_flop_per_token(model, plan.seq_len, name, frozen),
-            hardware_flop_per_token(model, plan.seq_len, name, again, share, frozen),
+            model_flop_per_token(model, seen, name, frozen),
+            hardware_flop_per_token(model, seen, name, again, share, frozen),
         )
         for name in CONVENTIONS
     }

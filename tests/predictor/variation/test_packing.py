@@ -152,6 +152,9 @@ def test_packing_in_whole_predictions() -> None:
     plain = step().step_time.value
     assert step(documents="wlb", packing="unmasked").step_time.value == plain
     assert step(documents="lognormal:131072:0").step_time.value == plain
+    # What documents leave out is done by nobody: utilisations stay below the peak.
+    assert step().mfu() == step(documents="wlb", packing="unmasked").mfu()
+    assert max(step(documents="wlb", packing="balanced").mfu().values()) < 1.0
     fixed = step(documents="wlb").step_time.value
     divided = step(documents="wlb", cp_sharding="document").step_time.value
     best = step(documents="wlb", cp_sharding="document", packing="balanced").step_time.value

@@ -49,6 +49,7 @@ TRAINING: Mapping[str, Need] = {
     "offload_to": _AWAY,
     "host_memory_gb": _AWAY,
     "recompute_share": _FULL,
+    "stage_recompute": _FULL,
     "recompute_modules": (
         "recompute=selective",
         lambda plan, stated: plan.recompute == "selective",

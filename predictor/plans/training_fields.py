@@ -55,6 +55,7 @@ from predictor.precision import PRECISIONS
 
 PASSES = ("forward", "backward")
 TOWERS = ("trained", "frozen")
+EASINGS = ("alike", "fits")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")
 FRAMEWORK = "as the framework does"
 FITS = "what fits and costs least, tp inside the node and no narrower than 2,048"
@@ -319,6 +320,12 @@ _RECOMPUTE = (
     PlanField(
         "recompute_share", PART, "Share of the layers that full recomputation covers.",
         ("backward", "memory"), reason="all, or the fewest eighths of the layers that fit",
+    ),
+    PlanField(
+        "stage_recompute", WORD, "Of full: whether stages compute again alike.", ALL,
+        choices=EASINGS, default="alike", held="", reason="frameworks set it for all stages",
+        more="Or as few quarters of their layers as each has room for; layers are then dealt so "
+        "that the slowest stage is as fast as may be.",
     ),
     PlanField(
         "recompute_method", WORD, "Of full: `block` or `uniform`.", ("backward", "memory"),

@@ -99,6 +99,7 @@ class TrainingRequest:
     fleet    spares, preemption; None: not asked
     conditions   limits, cooling and prices of power
     seen     images, where a second tower encodes some
+    eased    whether stages compute again no more than their memory asks for
     regions  in which the accelerators are, where there are several
     kinds    systems of the stages or replicas (`by`) and how many are on each; empty: one system
     idle     what is stated and changes nothing (`plans.idle`)
@@ -118,6 +119,7 @@ class TrainingRequest:
     fleet: Reserve | None = None
     conditions: Conditions = field(default_factory=Conditions)
     seen: Seen | None = None
+    eased: bool = False
     regions: Regions | None = None
     kinds: Kinds = ()
     by: str = ""
@@ -127,10 +129,10 @@ class TrainingRequest:
 
     @property
     def uneven(self) -> bool:
-        """Whether stages or replicas are unlike: of several systems, towers or regions, or dealt by
-        heat."""
+        """Whether stages or replicas are unlike: of several systems, towers or regions, dealt by
+        heat, or with recomputations of their own."""
         apart = bool(self.kinds) or self.seen is not None or self.regions is not None
-        return apart or self.plan.split == "heat"
+        return apart or self.eased or self.plan.split == "heat"
 
     @property
     def single(self) -> str:
@@ -140,6 +142,7 @@ class TrainingRequest:
             "split heat": self.plan.split == "heat",
             f"{self.by}_systems": bool(self.kinds),
             "images": self.seen is not None,
+            "stage_recompute fits": self.eased,
             "regions": self.regions is not None,
             "variation": self.variation != SILENT,
             "faults": bool(self.faults),
@@ -168,6 +171,7 @@ def complete_training(
     model = model if model is not None else named_model(values)
     filler.need("seq_len", "global_batch")
     unlike = several(values) | take_seen(filler, model) | take_regions(values)
+    eased = values.pop("stage_recompute", "alike") == "fits"
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
@@ -203,6 +207,7 @@ def complete_training(
         **machines_of(values, tokens),
         conditions=conditions_of(values),
         idle=idle(plan, stated, model.is_moe),
+        eased=eased and plan.recompute == "full",
         stated=spec,
         strict=strict,
         **unlike,

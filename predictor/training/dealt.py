@@ -29,6 +29,7 @@ class Share:
     time      that it works in a step [s]
     memory    of its fullest device, and of the accelerator [bytes]
     binds     the longest term of its time
+    again     share of the stage's layers that it computes again, where stages choose; NaN
     """
 
     system: str
@@ -41,6 +42,7 @@ class Share:
     capacity: float
     binds: str
     tower: int = 0
+    again: float = np.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Dealt:
                     "many": one.many,
                     "layers": one.layers,
                     **({"tower_layers": one.tower} if self.towers else {}),
+                    **({} if np.isnan(one.again) else {"recompute_share": one.again}),
                     "micro_batches": one.micro_batches,
                     "time_s": one.time,
                     "memory_gb": one.memory / GB,

@@ -52,16 +52,20 @@ def dealt_step(
     """Predict a request of several systems, or of images."""
     model, plan, seen = request.model, request.plan, request.seen
     if plan.split == "heat":
-        if request.kinds or request.regions is not None:
-            raise InputError("split heat is of one system; leave it or the other systems out")
+        if request.kinds or request.regions is not None or request.eased:
+            raise InputError(
+                "split heat is of one system that computes again alike; leave it or the others out"
+            )
         return by_heat(request, calibration)
     if stated := request.conditions.stated:
         raise InputError(f"{stated} is of one system and of text; leave it or the others out")
     if request.regions is not None:
-        if request.kinds or seen:
+        if request.kinds or seen or request.eased:
             raise InputError("regions are of one system and of text; leave them or the others out")
         return by_region(model, request.cluster, plan, calibration, request.regions)
+    if request.by == "replica" and request.eased:
+        raise InputError("stage_recompute is of a pipeline's stages; leave replica_systems out")
     if request.by == "replica":
         return by_replica(model, request.kinds, plan, calibration)
     kinds = request.kinds or ((request.cluster, int(plan.pp)),)
-    return by_stage(model, kinds, plan, calibration, seen)
+    return by_stage(model, kinds, plan, calibration, seen, eased=request.eased)

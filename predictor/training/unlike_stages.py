@@ -8,7 +8,7 @@ links as slow as the slower of two systems.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import Memory, memory
+from predictor.memory import MEMORY_FRACTION, Memory, memory
 from predictor.models import Model
 from predictor.plans import LINE, TrainingPlan, partition, timeline
 from predictor.records import dataclass
@@ -28,6 +28,9 @@ from predictor.training.prediction import TrainingPrediction, environment_of, pr
 from predictor.training.step import Step, assemble
 from predictor.training.towers import Seen, TowerLayer, tower_layer
 from predictor.training.unlike import Kinds
+
+EASED = (0.0, 0.25, 0.5, 0.75)
+"""Shares of its layers that a stage may compute again where it need not do so with all of them."""
 
 ACTIVE, STATES = "activations", "layer weights and optimizer"
 """Classes of memory: that differs along a pipeline, as more micro-batches are in flight; of
@@ -42,20 +45,46 @@ def by_stage(
     seen: Seen | None = None,
     links: Sequence[Cluster] = (),
     slower: Sequence[float] = (),
+    eased: bool = False,
 ) -> tuple[TrainingPrediction, Dealt]:
-    """Predict a plan whose stages are on several systems, `plan.pp` in all, or hold a second tower.
+    """Predict a plan whose stages are on several systems, `plan.pp` in all, hold a second tower, or
+    compute again no more than their memory asks for.
 
     seen   images of a sequence; None: text alone
     slower  how much longer each stage computes than its system would; none: no longer
     links  systems joined as each kind and the next are; none: as the slower of both is in itself
+    eased  whether stages compute again as few of their layers as they have room for
 
     Raises InputError for pipelines that fold or interleave, and for documents packed unevenly.
     """
     if plan.pipeline.fold != LINE or float(plan.vpp) > 1 or float(plan.attention_cv) > 0:
         raise InputError(
-            "stage_systems, images and split heat are of plain pipelines (1f1b, gpipe, zb-h1; vpp "
-            "1) of even micro-batches"
+            "stage_systems, stage_recompute, images and split heat are of plain pipelines (1f1b, "
+            "gpipe, zb-h1; vpp 1) of even micro-batches"
         )
+    line = _line(model, kinds, plan, calibration, seen, links, slower)
+    even = line.total(line.even())[0]
+    if eased:
+        shares = (one for one in EASED if one < plan.recompute_share)
+        plans = [replace(plan, recompute_share=np.asarray(one)) for one in shares]
+        easier = [_line(model, kinds, one, calibration, seen, links, slower) for one in plans]
+        line, counts = _easiest([*easier, line])
+        return line.prediction(counts, even, 0.0, calibration)
+    counts = _dealt(line)
+    cool = counts if not slower else _dealt(replace(line, slower=[1.0] * line.stages))
+    return line.prediction(counts, even, line.total(cool)[0], calibration)
+
+
+def _line(
+    model: Model,
+    kinds: Kinds,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    seen: Seen | None,
+    links: Sequence[Cluster],
+    slower: Sequence[float],
+) -> _Line:
+    """Stages of a plan in their order; arguments as of `by_stage`."""
     tables: dict[tuple[object, ...], _Table] = {}
     for one, _ in kinds:
         if _alike(one) not in tables:
@@ -64,11 +93,45 @@ def by_stage(
     tower = [tower_layer(model, one, plan, calibration, seen) for one in clusters] if seen else []
     rows = [tables[_alike(one)] for one in clusters]
     hops = _hops(model, kinds, plan, calibration, links)
-    even_paced = [1.0] * len(clusters)
-    line = _Line(plan, clusters, rows, tower, model.layers, hops, list(slower) or even_paced)
-    counts = _dealt(line)
-    cool = counts if not slower else _dealt(replace(line, slower=even_paced))
-    return line.prediction(counts, line.even(), cool, calibration)
+    paces = list(slower) or [1.0] * len(clusters)
+    return _Line(plan, clusters, rows, tower, model.layers, hops, paces)
+
+
+def _easiest(lines: list[_Line]) -> tuple[_Line, list[int]]:
+    """Stages that compute again as few layers as each has room for, and the deal of layers with
+    which the step is shortest then.
+
+    lines   the same stages, each time with more computed again; the last as stated
+
+    A stage's memory is its own, so that the best choice for each is the best for all: the exact
+    partition of the least times (OmniBal, arXiv 2407.20761, gives recomputation back by rounds).
+    """
+    last = lines[-1]
+    rooms = [*([MEMORY_FRACTION] * (len(lines) - 1)), 1.0]
+    times = [one.remembered(room) for one, room in zip(lines, rooms, strict=True)]
+
+    def least(stage: int, begin: int, end: int) -> float:
+        return min(time(stage, begin, end) for time in times)
+
+    def chosen(counts: list[int]) -> _Line:
+        ends = list(accumulate(counts))
+        best = []
+        for stage, (end, many) in enumerate(zip(ends, counts, strict=True)):
+            own = [time(stage, end - many, end) for time in times]
+            best.append(lines[int(np.argmin(own))] if np.isfinite(min(own)) else last)
+        return replace(
+            last,
+            tables=[one.tables[stage] for stage, one in enumerate(best)],
+            tower=[one.tower[stage] for stage, one in enumerate(best)] if last.tower else [],
+            again=[float(one.plan.recompute_share) for one in best],
+        )
+
+    try:
+        counts = partition(least, last.items, last.stages)
+    except InputError:  # told as what it needs, like any plan that does not fit
+        counts = _dealt(last)
+    deals = [(chosen(one), one) for one in (counts, last.even())]
+    return min(deals, key=lambda deal: (not deal[0].fits(deal[1]), deal[0].total(deal[1])[0]))
 
 
 def _dealt(line: _Line) -> list[int]:
@@ -105,7 +168,7 @@ def _hops(
 
 def _unless_better(line: _Line, counts: list[int], even: list[int]) -> list[int]:
     """The even deal where links or the ends of a step make it the faster one, and it fits."""
-    if any(held > most for held, most in zip(line.held(even), line.capacity(), strict=True)):
+    if not line.fits(even):
         return counts
     return min((counts, even), key=lambda one: line.total(one)[0])
 
@@ -159,6 +222,7 @@ class _Line:
     layers  of the language model
     crossings  transfer and latency behind stages after which a link of its own comes
     slower  how much longer each computes
+    again   share of its layers that each computes again; empty: as the plan says
     """
 
     plan: TrainingPlan
@@ -168,6 +232,7 @@ class _Line:
     layers: int
     crossings: dict[int, tuple[float, float]]
     slower: list[float]
+    again: list[float] = field(default_factory=list)
 
     @property
     def before(self) -> int:
@@ -216,21 +281,27 @@ class _Line:
         """Of one micro-batch [s]."""
         return sum(one[stage] for one in self._passes([(stage, self._held(begin, end))]))
 
-    def holding(self, stage: int, begin: int, end: int) -> float:
-        """The same; inf where the stage does not hold so many layers."""
+    def holding(self, stage: int, begin: int, end: int, room: float = 1.0) -> float:
+        """The same; inf where so much of the stage's memory does not hold so many layers."""
         own = self._held(begin, end)
-        if sum(self.classes(stage, own).values()) > self.capacity()[stage]:
+        if sum(self.classes(stage, own).values()) > room * self.capacity()[stage]:
             return np.inf
         return self.time(stage, begin, end)
 
-    def remembered(self) -> Callable[[int, int, int], float]:
+    def fits(self, counts: list[int]) -> bool:
+        """Whether every stage holds what it is dealt."""
+        return all(
+            held <= most for held, most in zip(self.held(counts), self.capacity(), strict=True)
+        )
+
+    def remembered(self, room: float = 1.0) -> Callable[[int, int, int], float]:
         """`holding`, looked up where the same stage held as much before."""
         known: dict[tuple[int, _Held], float] = {}
 
         def found(stage: int, begin: int, end: int) -> float:
             own = stage, self._held(begin, end)
             if own not in known:
-                known[own] = self.holding(stage, begin, end)
+                known[own] = self.holding(stage, begin, end, room)
             return known[own]
 
         return found
@@ -359,15 +430,16 @@ class _Line:
                     capacity=self.capacity()[stage],
                     binds=max(terms, key=lambda name: terms[name]),
                     tower=own.tower,
+                    again=self.again[stage] if self.again else np.nan,
                 )
             )
         return tuple(found)
 
     def prediction(
-        self, counts: list[int], even: list[int], cool: list[int], calibration: Calibration
+        self, counts: list[int], even: float, cool: float, calibration: Calibration
     ) -> tuple[TrainingPrediction, Dealt]:
-        """The whole step with layers as they are dealt; evenly, and where no place is hot, beside
-        it."""
+        """The whole step with layers as they are dealt; beside it one with an even deal, and one
+        where no place is hot, before loading [s]."""
         shares = self.shares(counts)
         slowest = max(range(len(shares)), key=lambda stage: shares[stage].time)
         terms = self.breakdown(counts, slowest)
@@ -382,8 +454,8 @@ class _Line:
             by="stage",
             shares=shares,
             slowest=slowest,
-            even=self.total(even)[0] + terms["data_loading"],
-            cool=self.total(cool)[0] + terms["data_loading"],
+            even=even + terms["data_loading"],
+            cool=cool + terms["data_loading"],
             passes=self.passes(counts),
             hops=self.hops(),
             towers=encoding / sum(one.time for one in shares),

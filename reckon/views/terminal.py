@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
 from predictor.catalog import NAMED, STORED, Assumption
@@ -251,15 +252,18 @@ def _dealt(result: Prediction) -> str:
             seconds(one.time),
             f"{one.time / step:.0%}",
             f"{one.memory / GIB:.1f} of {one.capacity / GIB:.0f}",
+            *([] if isnan(one.again) else [f"{one.again:.0%}"]),
         ]
         for number, one in enumerate(dealt.shares)
     ]
     what = "layers" if staged else "micro-batches"
     what = "tower + layers" if dealt.towers else what
-    table = grid([dealt.by, "accelerator", what, "works", "of the step", "GiB"], rows, 2)
+    names = [dealt.by, "accelerator", what, "works", "of the step", "GiB", "again"]
+    table = grid(names[: len(rows[0])], rows, 2)
     one = dealt.shares[dealt.slowest]
     name = f"stage {dealt.slowest}" if staged else "those"
-    gain = f"; dealt evenly {seconds(dealt.even)} ({dealt.even / step - 1.0:+.1%})"
+    even = "dealt evenly" if isnan(one.again) else "computed again alike and dealt evenly"
+    gain = f"; {even} {seconds(dealt.even)} ({dealt.even / step - 1.0:+.1%})"
     terms = result.breakdown
     if result.request.plan.split == "heat":
         gain += f", as if no place were hot {dealt.cool / step - 1.0:+.1%}"

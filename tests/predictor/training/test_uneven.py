@@ -14,6 +14,7 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
+from predictor.memory import MEMORY_FRACTION
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.dealt import Dealt
 from predictor.training.prediction import TrainingPrediction, predict
@@ -116,6 +117,55 @@ def test_replicas_end_together() -> None:
 def test_what_cannot_be_is_said(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         complete(**fields)
+
+
+TIGHT = {
+    "system": "dgx-h100", "model": "llama3-70b", "gpus": 16, "tp": 2, "pp": 8, "recompute": "full",
+    "sharding": "none", "optimizer_bytes": 4, "gradient_bytes": 2, "global_batch": 64,
+    "seq_len": 4096,
+}  # fmt: skip
+"""Stages that hold all activations where few micro-batches are under way, and not in front."""
+
+
+def test_stages_compute_again_no_more_than_they_have_room_for() -> None:
+    """Early stages of 1F1B have more micro-batches under way, and so compute more layers again;
+    the step is shorter than alike and even, and what is left of memory is as searches leave it."""
+    found, dealt = both(**TIGHT, stage_recompute="fits")
+    again = [one.again for one in dealt.shares]
+    assert again == sorted(again, reverse=True)
+    assert 0.0 < again[0] < 1.0
+    assert again[-1] == 0.0
+    assert all(
+        one.memory <= MEMORY_FRACTION * one.capacity for one in dealt.shares if one.again < 1
+    )
+    assert sum(one.layers for one in dealt.shares) == 80
+    alike = predict(*_of(complete(**TIGHT)), KNOWN)
+    assert dealt.even == pytest.approx(float(alike.step_time), rel=1e-9)
+    assert float(found.step_time) < dealt.even
+
+
+def test_with_room_for_everything_nothing_is_computed_again() -> None:
+    """As long, and as full, as a pipeline of two alike systems without recomputation."""
+    roomy = {"pp": 4, "recompute": "full"}
+    found, dealt = both(system="dgx-h100", **roomy, stage_recompute="fits")
+    assert [one.again for one in dealt.shares] == [0.0] * 4
+    one = catalog.system("dgx-h100")
+    plain = complete(system="dgx-h100", **roomy | {"recompute": "none"})
+    kinds = [(one, 2), (replace(one, name="other"), 2)]
+    bare, _ = by_stage(plain.model, kinds, plain.plan, KNOWN)
+    assert float(found.step_time) == pytest.approx(float(bare.step_time), rel=1e-9)
+    assert float(found.memory.peak) == pytest.approx(float(bare.memory.peak), rel=1e-9)
+
+
+def test_stages_that_choose_are_of_one_plan() -> None:
+    asked = complete(system="dgx-h100", pp=4, recompute="full", stage_recompute="fits")
+    assert asked.single == "stage_recompute fits"
+    with pytest.raises(InputError, match="leave replica_systems out"):
+        both(replica_systems="dgx-h100:2+dgx-a100:2", recompute="full", stage_recompute="fits")
+
+
+def _of(request: TrainingRequest) -> tuple[Any, Any, Any]:
+    return request.model, request.cluster, request.plan
 
 
 def test_the_command_prints_what_binds(cli: Callable[..., tuple[int, str, str]]) -> None:

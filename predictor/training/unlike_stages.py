@@ -66,7 +66,10 @@ def by_stage(
     even = line.total(line.even())[0]
     if eased:
         shares = (one for one in EASED if one < plan.recompute_share)
-        plans = [replace(plan, recompute_share=np.asarray(one)) for one in shares]
+        plans = [
+            replace(plan, recompute_share=np.asarray(one), recompute="full" if one else "none")
+            for one in shares
+        ]
         easier = [_line(model, kinds, one, calibration, seen, links, slower) for one in plans]
         line, counts = _easiest([*easier, line])
         return line.prediction(counts, even, 0.0, calibration)

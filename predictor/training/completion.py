@@ -98,8 +98,7 @@ class TrainingRequest:
     faults   what of the machine is slow, or has failed
     fleet    spares, preemption; None: not asked
     conditions   limits, cooling and prices of power
-    seen     images, where a second tower encodes some
-    eased    whether stages compute again no more than their memory asks for
+    seen, eased   images of a second tower; whether stages compute again by the room they have
     regions  in which the accelerators are, where there are several
     kinds    systems of the stages or replicas (`by`) and how many are on each; empty: one system
     idle     what is stated and changes nothing (`plans.idle`)
@@ -129,10 +128,9 @@ class TrainingRequest:
 
     @property
     def uneven(self) -> bool:
-        """Whether stages or replicas are unlike: of several systems, towers or regions, dealt by
-        heat, or with recomputations of their own."""
+        """Whether stages or replicas are unlike: systems, towers, regions, heat, recomputation."""
         apart = bool(self.kinds) or self.seen is not None or self.regions is not None
-        return apart or self.eased or self.plan.split == "heat"
+        return apart or self.plan.split == "heat" or (self.eased and self.plan.recompute == "full")
 
     @property
     def single(self) -> str:
@@ -171,7 +169,6 @@ def complete_training(
     model = model if model is not None else named_model(values)
     filler.need("seq_len", "global_batch")
     unlike = several(values) | take_seen(filler, model) | take_regions(values)
-    eased = values.pop("stage_recompute", "alike") == "fits"
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
@@ -207,7 +204,6 @@ def complete_training(
         **machines_of(values, tokens),
         conditions=conditions_of(values),
         idle=idle(plan, stated, model.is_moe),
-        eased=eased and plan.recompute == "full",
         stated=spec,
         strict=strict,
         **unlike,

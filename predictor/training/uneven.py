@@ -68,4 +68,5 @@ def dealt_step(
     if request.by == "replica":
         return by_replica(model, request.kinds, plan, calibration)
     kinds = request.kinds or ((request.cluster, int(plan.pp)),)
-    return by_stage(model, kinds, plan, calibration, seen, eased=request.eased)
+    eased = request.eased and plan.recompute == "full"
+    return by_stage(model, kinds, plan, calibration, seen, eased=eased)

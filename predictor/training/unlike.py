@@ -23,12 +23,17 @@ APART = ("first_layers", "last_layers", "variation", "faults")
 
 
 def several(values: dict[str, Any]) -> dict[str, Any]:
-    """Systems and what is on each (`kinds`, `by` of a `TrainingRequest`), taken out of the values
-    of a request, in which they fill the system and the number of stages or replicas; nothing where
-    one system has all.
+    """What a request says of unlike stages or replicas, taken out of its values: `kinds`, `by` and
+    `eased` of a `TrainingRequest`; nothing of the first where one system has all.
 
     Raises InputError where both are stated, or what goes with one kind of accelerator.
     """
+    eased = values.pop("stage_recompute", "alike") == "fits"
+    return _systems(values) | ({"eased": True} if eased else {})
+
+
+def _systems(values: dict[str, Any]) -> dict[str, Any]:
+    """Systems and what is on each; they fill the system and the number of stages or replicas."""
     stated = [key for key in KEYS if key in values]
     if not stated:
         return {}

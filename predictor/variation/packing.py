@@ -119,7 +119,7 @@ def _quantiles(text: str, numbers: list[str]) -> Array:
             f"documents {text!r}: write quantiles:SHARE:TOKENS:SHARE:TOKENS..., shares of 0 to 1 "
             "and their tokens rising, e.g. quantiles:0.5:900:0.99:26000:1:131072"
         )
-    return np.interp((np.arange(POINTS) + 0.5) / POINTS, share, tokens)
+    return np.asarray(np.interp((np.arange(POINTS) + 0.5) / POINTS, share, tokens))
 
 
 @lru_cache(maxsize=1)

@@ -60,11 +60,11 @@ def hint(error: click.NoSuchOption) -> str:
 
 def missing(error: click.MissingParameter) -> str:
     """What is said where something must be given and is not."""
-    param, command = error.param, error.ctx.command if error.ctx else None
-    if param is None:
+    param, context = error.param, error.ctx
+    if param is None or context is None:
         return str(error.format_message())
-    name = param.opts[0] if isinstance(param, click.Option) else str(param.make_metavar(error.ctx))
-    example = _example(command)
+    name = param.opts[0] if isinstance(param, click.Option) else param.make_metavar(context)
+    example = _example(context.command)
     return f"give {name}, as in '{example}'" if example else f"give {name}"
 
 

@@ -46,6 +46,7 @@ def translated(flags: Flags) -> tuple[Flags, list[str]]:
     found: Flags = {RENAMED.get(name, name): value for name, value in flags.items()}
     notes: list[str] = []
     _experts(found, notes)
+    _mixture(found, bool(DEEPSPEED & set(flags)))
     _own(found)
     if "--use-rotary-position-embeddings" not in found and truth(
         "", found.pop("--use-rotary-position-embedding", False)
@@ -111,6 +112,27 @@ def _experts(found: Flags, notes: list[str]) -> None:
     if words and words[0] == "1":
         del found["--num-experts"]
         notes.append("--num-experts 1: a dense model")
+
+
+DEEPSPEED = {"--deepspeed", "--deepspeed-config", "--zero-stage", "--moe-expert-parallel-size",
+             "--expert-interval", "--deepspeed-mpi", "--no-pipeline-parallel"}  # fmt: skip
+"""Flags of Megatron-DeepSpeed's alone."""
+
+
+def _mixture(found: Flags, deepspeed: bool) -> None:
+    """Experts of Megatron-DeepSpeed: one a token in every second layer, unless told; a layer may
+    keep its dense block beside them (megatron/arguments.py: `--topk`, `--expert-interval`,
+    `--mlp-type residual`)."""
+    every = found.pop("--expert-interval", 2)
+    residual = str(found.pop("--mlp-type", "standard")).lower() == "residual"
+    if not deepspeed or "--num-experts" not in found:
+        return
+    found.setdefault("--moe-router-topk", 1)
+    found.setdefault("--moe-layer-freq", every)
+    hidden = str(found.get("--hidden-size", ""))
+    wide = found.get("--ffn-hidden-size", 4 * int(hidden) if hidden.isdigit() else None)
+    if residual and wide is not None:
+        found.setdefault("--moe-shared-expert-intermediate-size", wide)
 
 
 def _own(found: Flags) -> None:

@@ -97,9 +97,16 @@ def _states_says(facts: Facts) -> Flags:
     }
 
 
+MOMENTS: dict[str, int] = {"sgd": 1, "muon": 1, "dist_muon": 1, "lion": 1, "ademamix": 3}
+"""Moments of 4 bytes that optimizers keep of a parameter, of those that keep not two (Megatron-LM,
+core/optimizer: SGD with momentum; Muon, beside which Adam keeps few; Apertus' AdEMAMix)."""
+
+
 def _states_means(flags: Flags, facts: Facts) -> Facts:
     if not truth("", flags.get("--use-precision-aware-optimizer", False)):
-        return {}
+        moments = MOMENTS.get(str(flags.get("--optimizer", "adam")).lower(), 2)
+        usual = PRECISIONS[facts.get("precision", "bf16")].optimizer
+        return {} if moments == 2 else {"optimizer_bytes": usual + 4 * (moments - 2)}
     sizes = [DTYPE_BYTES.get(str(flags.get(f, "fp32")).removeprefix("torch.")) for f in STATE_FLAGS]
     for flag, size in zip(STATE_FLAGS, sizes, strict=True):
         if size is None:
@@ -246,7 +253,11 @@ STATE: tuple[Entry, ...] = (
         needs=("tp", "pp", "cp", "dp"),
     ),
     Derived(GRADIENT_FLAGS, _gradients_says, _gradients_means, off=((GRADIENT_FLAGS[0], False),)),
-    Derived(("--use-precision-aware-optimizer", *STATE_FLAGS), _states_says, _states_means),
+    Derived(
+        ("--use-precision-aware-optimizer", "--optimizer", *STATE_FLAGS),
+        _states_says,
+        _states_means,
+    ),
 )
 """What is stored of weights, gradients and optimizer, and what the replicas divide among them."""
 

@@ -7,6 +7,7 @@ axolotl @ 067b021, LLaMA-Factory @ ff6d4d1, torchtune @ bd2a0fc, litgpt @ 268570
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,7 @@ TOTAL, LENGTH, RANK = "global_batch_size", "max_length", "lora_r"
 AGAIN, CLIP, ADAPTED, STORED = "gradient_checkpointing", "max_grad_norm", "use_peft", "quantization"
 TARGETS = "lora_target_modules"
 SHARDED, SHARDS, STAGE, OPTIMIZER = "fsdp", "deepspeed", "zero_stage", "optim"
+REPLICAS, SHARED = "dp_replicate_size", "dp_shard_size"
 
 SAME = {
     "base_model": MODEL, "model_name": MODEL, "checkpoint_dir": MODEL,
@@ -140,6 +142,18 @@ def _shard_means(flags: Flags, facts: Facts) -> Facts:
     return {"sharding": "fsdp"}
 
 
+def _grid_means(flags: Flags, facts: Facts) -> Facts:
+    """Replicas of weights, and accelerators that share each (accelerate, `ParallelismConfig`;
+    axolotl's n-dimensional parallelism), where both are numbers."""
+    sizes = [whole_number(name, flags.get(name, 1)) for name in (REPLICAS, SHARED)]
+    if not {REPLICAS, SHARED} & set(flags) or min(sizes) < 1:
+        return {}
+    found: Facts = {"dp": math.prod(sizes)}
+    if "gpus" not in facts:
+        found["gpus"] = found["dp"] * int(facts.get("tp", 1) * facts.get("cp", 1))
+    return found
+
+
 def _optimizer_means(flags: Flags, facts: Facts) -> Facts:
     """Moments of 8 bits; weights, gradients and moments in 16 bits where nothing is in more."""
     if "8bit" in str(flags.get(OPTIMIZER, "")).lower():
@@ -148,9 +162,10 @@ def _optimizer_means(flags: Flags, facts: Facts) -> Facts:
 
 
 def _narrow(targets: str) -> bool:
-    """Whether adapters stand beside the projections to queries, keys and values alone."""
+    """Whether adapters stand beside projections of attention alone."""
     words = set(re.findall(r"[a-z]+", targets.lower())) - {"proj", "output"}
-    return bool(words) and words <= {"q", "k", "v", "query", "key", "value", "qkv", "c", "attn"}
+    attention = {"q", "k", "v", "o", "query", "key", "value", "qkv", "c", "attn"}
+    return bool(words) and words <= attention
 
 
 def _adapter_means(flags: Flags, facts: Facts) -> Facts:
@@ -168,6 +183,7 @@ ENTRIES: tuple[Entry, ...] = (
     Number("tensor_parallel_size", "tp", absent=1),
     Number("pipeline_parallel_size", "pp", absent=1),
     Number("context_parallel_size", "cp", absent=1),
+    Derived((REPLICAS, SHARED), _nothing, _grid_means),
     Number(PART, "micro_batch"),
     Number(LENGTH, "seq_len"),
     Derived((TOTAL, STEPS), _nothing, _batch_means),
@@ -323,6 +339,13 @@ def _kinds(found: Flags, notes: list[str]) -> None:
     offload = [key for key in sharded if key.endswith(("offload_params", "fsdp_offload"))]
     if (sharded or "fsdp_version" in found) and SHARDED not in found:
         found[SHARDED] = next((str(found[k]) for k in sharded if k.endswith("_strategy")), "full")
+    again = [key for key in sharded if key.endswith("activation_checkpointing")]
+    if any(truth(key, found[key]) for key in again):
+        found[AGAIN] = True
+    kept = [key for key in sharded if key.endswith("reshard_after_forward")]
+    whole = "hybrid" not in str(found.get(SHARDED, "")).lower()
+    if whole and any(str(found[key]).lower() == "false" for key in kept):
+        found[SHARDED] = "shard_grad_op"
     whole = str(found.get(SHARDED, "")) + str(found.get(SHARDS, ""))
     if "offload" in whole or any(truth(key, found[key]) for key in offload):
         found["cpu_offload"] = True

@@ -201,3 +201,56 @@ def test_a_size_is_never_joined_with_the_family_before_it() -> None:
         found = catalog.read_model_name(name)
         assert found is not None
         assert found.row == row
+
+
+def test_variables_that_slurm_sets() -> None:
+    script = read_script(
+        "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=gh:4\n#SBATCH --ntasks-per-node 2\n"
+        "run --tp $SLURM_GPUS_PER_NODE --n $SLURM_NNODES --p $SLURM_NPROCS --x $SLURM_JOB_ID\n"
+    )
+    assert script.commands[-1] == "run --tp 4 --n 4 --p 8 --x $SLURM_JOB_ID".split()
+
+
+@pytest.mark.parametrize(("name", "held"), [("adam", None), ("sgd", 8), ("muon", 8),
+                                            ("ademamix", 16)])  # fmt: skip
+def test_moments_of_other_optimizers(name: str, held: int | None) -> None:
+    """Beside an fp32 copy: none, one or three moments of four bytes instead of Adam's two."""
+    fields = read_launch("megatron", f"{SIZES} --vocab-size 100 --optimizer {name}").fields
+    assert fields.get("optimizer_bytes") == held
+
+
+AXOLOTL = "base_model: Qwen/Qwen3-8B\nmicro_batch_size: 1\nbf16: true\nfsdp_version: 2\n"
+
+
+def test_what_stands_within_the_keys_of_fsdp() -> None:
+    own = "fsdp_config: {activation_checkpointing: true, reshard_after_forward: false}\n"
+    fields = read_launch("trainer", AXOLOTL + own).fields
+    assert (fields["recompute"], fields["sharding"]) == ("full", "zero2")
+
+
+def test_accelerators_of_several_dimensions() -> None:
+    sizes = "dp_replicate_size: 2\ndp_shard_size: 2\ntensor_parallel_size: 4\n"
+    fields = read_launch("trainer", AXOLOTL + sizes).fields
+    assert (fields["gpus"], fields["dp"], fields["tp"]) == (16, 4, 4)
+
+
+def test_adapters_beside_attention_alone() -> None:
+    own = "adapter: lora\nlora_r: 8\nlora_target_modules: [q_proj, k_proj, v_proj, o_proj]\n"
+    assert read_launch("trainer", AXOLOTL + own).fields["trained"] == "lora_qkv"
+    assert read_launch("trainer", AXOLOTL + own.replace("o_", "up_")).fields["trained"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("more", "mixtures", "top", "shared"),
+    [("", 2, 1, 0), ("--expert-interval 1 --topk 2", 4, 2, 0), ("--mlp-type residual", 2, 1, 2048)],
+)
+def test_experts_of_megatron_deepspeed(more: str, mixtures: int, top: int, shared: int) -> None:
+    """One expert a token in every second layer, unless told (Megatron-DeepSpeed, arguments.py)."""
+    line = f"{SIZES} --vocab-size 128 --num-experts 8 --moe-expert-parallel-size 8 --deepspeed "
+    model = read_launch("megatron", line + more).model
+    assert model is not None
+    expert = 2 * 512 * 2048
+    blocks = (4 - mixtures) * expert + mixtures * (8 * expert + 2 * 512 * shared)
+    others = model.parameters - blocks
+    assert 0 < others < 1.2 * (4 * 4 * 512**2 + 128 * 512 + 1024 * 512) + 2e5
+    assert (model.top_k, model.shared_width) == (top, shared)

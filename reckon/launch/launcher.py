@@ -60,12 +60,13 @@ def choose(script: Script, known: tuple[str, ...]) -> tuple[Flags, list[str], li
     program's words, notes."""
     flags = {flag.lstrip("-").replace("_", "-") for flag in known}
 
-    def score(words: list[str]) -> int:
+    def score(words: list[str]) -> tuple[int, bool]:
+        """Flags; and, where scripts print what they then run, whether it is run."""
         names = {name.lstrip("-").replace("_", "-") for name in options(program(words)[1])}
-        return len(names & flags)
+        return len(names & flags), words[:1] not in (["echo"], ["printf"])
 
     best = max(script.commands, key=score, default=[])
-    if not score(best):  # a file of settings, for another to start something with
+    if not score(best)[0]:  # a file of settings, for another to start something with
         settings = [" ".join(words).split() for words in script.variables.values()]
         best = max([best, *settings], key=score)
     before, behind = program(best)

@@ -17,7 +17,7 @@ from reckon.launch.neox import from_neox, is_neox
 from reckon.launch.primus import read_job
 from reckon.launch.repository import HINTS
 from reckon.launch.structured import flatten
-from reckon.launch.table import Facts, Flags
+from reckon.launch.table import Derived, Facts, Flags, truth, whole_number
 from reckon.launch.tokenizers import vocabulary
 
 IGNORED = (
@@ -81,6 +81,33 @@ ARGUMENTS = "MODEL_ARGS"
 """Section of Megatron-LM's own tests that holds the arguments; others are of the test."""
 
 
+RANK, TARGETS = "@lora-rank", "@lora-targets"
+"""What Primus' section of adapters says, beside the flags."""
+
+ATTENTION = {"linear_qkv", "linear_proj", "linear_q", "linear_kv", "linear_q_proj"}
+"""Projections of attention, as Megatron Core names them."""
+
+
+def _adapters(section: dict[str, Any]) -> Flags:
+    """Low-rank adapters of Primus' fine-tuning (`lora`: enabled, dim, target_modules)."""
+    if not truth("lora.enabled", section.get("enabled", True)):
+        return {}
+    targets = section.get("target_modules") or ()
+    few = bool(targets) and set(map(str, targets)) <= ATTENTION
+    return {RANK: section.get("dim", 32), TARGETS: "attention" if few else "all"}
+
+
+def _adapters_means(flags: Flags, facts: Facts) -> Facts:
+    if RANK not in flags:
+        return {}
+    kind = "lora_qkv" if flags.get(TARGETS) == "attention" else "lora"
+    return {"trained": kind, "lora_rank": whole_number("lora.dim", flags[RANK])}
+
+
+ADAPTERS = Derived((RANK, TARGETS), lambda facts: {}, _adapters_means)
+"""Read of Primus' configurations, never written."""
+
+
 def _parse(text: str, folder: Path) -> Source:
     mapping = loaded(text)
     if mapping is not None and is_neox(mapping):
@@ -90,6 +117,9 @@ def _parse(text: str, folder: Path) -> Source:
         mapping = mapping if job is None else job.settings
         own = mapping.get(ARGUMENTS)
         named = {"@repository": job.model} if job and "num_layers" not in mapping else {}
+        if job and isinstance(mapping.get("lora"), dict):
+            named |= _adapters(mapping["lora"])
+            mapping = {key: value for key, value in mapping.items() if key != "lora"}
         flags = from_core(flatten(own if isinstance(own, dict) else mapping)).flags
         source = Source({f if f[0] in "-@" else _flag(f): v for f, v in flags.items()} | named)
     else:
@@ -118,7 +148,7 @@ MEGATRON = Dialect(
     name="megatron",
     framework="megatron-lm",
     model=(*HINTS, *MODEL),
-    entries=PLAN,
+    entries=(*PLAN, ADAPTERS),
     ignored=IGNORED,
     render=_render,
     parse=_parse,

@@ -5,6 +5,7 @@ what the host holds.
 from __future__ import annotations
 
 import math
+import re
 
 from predictor.errors import InputError
 from predictor.precision import PRECISIONS
@@ -65,6 +66,9 @@ def _recompute_means(flags: Flags, facts: Facts) -> Facts:
         raise InputError(f"--recompute-granularity {kind}: known are full, selective")
     if facts.get("recompute", kind) != kind:  # another is given beside the line
         return {"recompute": kind}
+    if LAYERS in flags and "model.layers" in facts:  # Primus: which of all layers run again
+        ids = set(re.findall(r"\d+", str(flags[LAYERS])))
+        return {"recompute": "full", "recompute_share": min(len(ids) / facts["model.layers"], 1.0)}
     layers = whole_number("--recompute-num-layers", flags.get("--recompute-num-layers", 1))
     if str(flags.get("--recompute-method", "uniform")).lower() != "block":
         found: Facts = {"recompute": "full", "recompute_share": 1}
@@ -72,9 +76,13 @@ def _recompute_means(flags: Flags, facts: Facts) -> Facts:
         return found | chunk
     if "model.layers" not in facts:
         raise InputError("--recompute-method block needs --num-layers, or --model")
+    if layers == 0:
+        return {"recompute": "none"}
     each = facts["model.layers"] / (facts.get("pp", 1) * facts.get("vpp", 1))
     return {"recompute": "full", "recompute_share": min(max(layers / each, 1e-6), 1.0)}
 
+
+LAYERS = "--recompute-layer-ids"
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
@@ -228,6 +236,7 @@ RECOMPUTE = Derived(
         "--recompute-method",
         "--recompute-num-layers",
         "--recompute-modules",
+        LAYERS,
     ),
     _recompute_says,
     _recompute_means,

@@ -222,7 +222,7 @@ def _plans(found: TrainingSearch, shown: Sequence[int]) -> str:
              f"{entry['tokens_per_s_per_gpu']:,.0f}", f"{entry['peak_gb'] * 1e9 / GIB:.1f}"]
         )  # fmt: skip
     columns = ["#", "plan", "GPUs", "step s", "interval", "over the best", "tok/s/GPU", "GiB"]
-    return f"<h2>Best plans</h2>{table(columns, rows)}"
+    return f"<h2>Best plans</h2>{table(columns, rows, wrap=1)}"
 
 
 def write_inference(path: Path, found: InferenceSearch, top: int = 10, command: str = "") -> None:

@@ -520,10 +520,9 @@ function drawPlans(found, line) {
     const over = at === 0 ? "best" : `+${(100 * (plan.over_best.value - 1)).toFixed(1)}%`;
     const last = el("td", {}, over);
     if (at && plan.tie_with_best) last.append(" ", el("span", { className: "tie" }, "tie"));
-    const row = el("tr", {}, el("td", {}, chosen), ...keys.map(k => el("td", {}, String(plan.chosen[k] ?? ""))),
-      el("td", {}, el("strong", {}, seconds(plan.step_time_s.value))),
-      el("td", {}, `${seconds(plan.step_time_s.low)} – ${seconds(plan.step_time_s.high)}`), last,
-      el("td", {}, gib(plan.peak_gb)));
+    const row = el("tr", {}, el("td", {}, chosen), el("td", {}, el("strong", {}, seconds(plan.step_time_s.value))), last,
+      el("td", {}, gib(plan.peak_gb)), ...keys.map(k => el("td", {}, String(plan.chosen[k] ?? ""))),
+      el("td", {}, `${seconds(plan.step_time_s.low)} – ${seconds(plan.step_time_s.high)}`));
     body.append(row);
   });
   function choose(plan, row) {
@@ -531,7 +530,7 @@ function drawPlans(found, line) {
     row.setAttribute("aria-selected", "true");
     detail.replaceChildren(copyLine(plan.command, el("button", { type: "button", className: "main", on: { click: () => usePlan(plan) } }, "Use this plan")));
   }
-  const head = ["#", ...keys.map(k => k.replace("_", "-")), "step", "80% interval", "over the best", "GiB"];
+  const head = ["#", "step", "over the best", "GiB", ...keys.map(k => k.replace("_", "-")), "80% interval"];
   return [sentence, el("div", { id: "plot", role: "img", "aria-label": "step time against peak memory of the plans; the table lists the best" }),
     el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "best plans" },
       el("table", {}, el("thead", {}, el("tr", {}, ...head.map(h => el("th", { scope: "col" }, h)))), body)), detail];

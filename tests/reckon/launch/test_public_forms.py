@@ -254,3 +254,42 @@ def test_experts_of_megatron_deepspeed(more: str, mixtures: int, top: int, share
     others = model.parameters - blocks
     assert 0 < others < 1.2 * (4 * 4 * 512**2 + 128 * 512 + 1024 * 512) + 2e5
     assert (model.top_k, model.shared_width) == (top, shared)
+
+
+def test_what_is_run_counts_and_not_what_is_printed() -> None:
+    opts = SIZES.partition("pretrain_gpt.py ")[2] + "--vocab-size 100"
+    script = (
+        f'OPTS="{opts}"\nRUN="deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py $OPTS"\n'
+        "echo $OPTS\necho $RUN\neval $RUN\n"
+    )
+    assert read_launch("megatron", script).fields["gpus"] == 8
+
+
+PRIMUS = (
+    "modules:\n  trainer:\n    framework: megatron\n    model: llama2_70B.yaml\n    overrides:\n"
+    "      micro_batch_size: 1\n      global_batch_size: 8\n      seq_length: 4096\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("section", "trained", "rank"),
+    [
+        ("{enabled: true, dim: 16, target_modules: [linear_qkv, linear_proj]}", "lora_qkv", 16),
+        ("{enabled: true, dim: 8, target_modules: [linear_qkv, linear_fc1]}", "lora", 8),
+        ("{enabled: false}", None, None),
+    ],
+)
+def test_adapters_of_primus(section: str, trained: str | None, rank: int | None) -> None:
+    launch = read_launch("megatron", f"{PRIMUS}      lora: {section}\n")
+    assert (launch.fields.get("trained"), launch.fields.get("lora_rank")) == (trained, rank)
+    assert not [name for name in launch.unknown if name in ("--enabled", "--dim")]
+
+
+def test_which_layers_run_again() -> None:
+    """Twenty of eighty layers by their numbers; of a block of none, none."""
+    full = "      recompute_granularity: full\n"
+    ids = ",".join(map(str, range(20)))
+    fields = read_launch("megatron", f'{PRIMUS}{full}      recompute_layer_ids: "{ids}"\n').fields
+    assert (fields["recompute"], fields["recompute_share"]) == ("full", 0.25)
+    none = f"{PRIMUS}{full}      recompute_method: block\n      recompute_num_layers: 0\n"
+    assert read_launch("megatron", none).fields["recompute"] == "none"

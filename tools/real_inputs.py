@@ -208,7 +208,8 @@ lines and of `config.json`. None was looked at before the column *right at first
 readers were then mended, so that the other columns are of files that are known. GPT-NeoX had no
 reader before: its was written with these files in view. Those of MaxText, nanotron and llm-foundry
 were written from these programs' sources and one file of each, which is not in the list; a file
-that was read, but as another model, counts as wrong at first.
+that was read, but as another model or another run, counts as wrong at first. Of the serving lines
+sixty are recipes of vLLM's site, whose pages hold the lines: at first no page was read.
 [The list](real-inputs.csv) has repository, commit and path of every one; with them checked out,
 `python tools/real_inputs.py FOLDER --write` writes this page.
 

@@ -70,6 +70,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("model.hyena.", "a model of long convolutions (Hyena)"),
     ("model.activations_checkpoint_recurrent", "a model of recurrent blocks (Griffin)"),
     ("model.retro", "retrieval (RETRO)"),
+    ("model.vision.", IMAGES),
 )
 """What beginnings of keys show."""
 
@@ -87,6 +88,8 @@ def foreign(flags: Flags, text: str) -> str | None:
         shown = next((flag for flag in flags if flag.startswith(beginning)), None)
         if shown is not None:
             return f"{what}, as {shown} shows"
+    if str(flags.get("--position-embedding-type", "")).startswith("deepseek4"):
+        return "attention over compressed keys (DeepSeek-V4), as --position-embedding-type shows"
     if (recipe := str(flags.get("--fp4-recipe", "nvfp4")).lower()) == "mxfp4":
         return f"products in {recipe}, of which training knows nvfp4 alone, as --fp4-recipe shows"
     told = str(flags.get("--tokenizer-type", ""))

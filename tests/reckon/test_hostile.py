@@ -62,6 +62,12 @@ MANIFEST = (
     "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n"
     '    args: ["--model=$(M)", "--tensor-parallel-size=2"]\n    env: [{name: M, value: gpt2}]\n'
 )
+PAGE = f"## Serve\n\n```bash\n{VLLM}\n```\n\n  ```sh\n  vllm serve gpt2 -sc.method mtp\n  ```\n"
+JOB = (
+    "apiVersion: v1\nkind: JobSet\nspec:\n  nodeSelector: {cloud.google.com/gke-tpu-accelerator: "
+    "tpu7x, cloud.google.com/gke-tpu-topology: 2x2x1}\n  containers:\n  - command: [bash, -c, "
+    "'python3 -m maxtext.train base.yml model_name=llama3-8b per_device_batch_size=1']\n"
+)
 SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B-FP8 --tp 2 --dp-size 1"
 TRTLLM = "trtllm-serve Qwen/Qwen3-8B --tp_size 2 --max_batch_size 8"
 TRAINER = (
@@ -92,8 +98,8 @@ FOUNDRY = (
 )
 LINES = {
     "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN,),
-    "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST), "sglang": (SGLANG,), "trtllm": (TRTLLM,),
-    "trainer": (TRAINER,), "maxtext": (MAXTEXT,), "nanotron": (NANOTRON,),
+    "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST, PAGE), "sglang": (SGLANG,), "trtllm": (TRTLLM,),
+    "trainer": (TRAINER,), "maxtext": (MAXTEXT, JOB), "nanotron": (NANOTRON,),
     "llm-foundry": (FOUNDRY,),
 }  # fmt: skip
 

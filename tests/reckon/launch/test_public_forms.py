@@ -293,3 +293,12 @@ def test_which_layers_run_again() -> None:
     assert (fields["recompute"], fields["recompute_share"]) == ("full", 0.25)
     none = f"{PRIMUS}{full}      recompute_method: block\n      recompute_num_layers: 0\n"
     assert read_launch("megatron", none).fields["recompute"] == "none"
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["--position-embedding-type deepseek4", "--position-embedding-type deepseek4_yarn"],
+)
+def test_compressed_keys_are_refused_by_name(what: str) -> None:
+    with pytest.raises(InputError, match="DeepSeek-V4"):
+        read_launch("megatron", f"{SIZES} --vocab-size 100 {what}")

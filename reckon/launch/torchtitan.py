@@ -17,10 +17,12 @@ from reckon.launch.launcher import (
     PER_NODE,
     PROCESSES,
     command,
+    named_file,
     named_text,
     processes,
 )
 from reckon.launch.primus import Job, read_job
+from reckon.launch.recipe import CHOSEN
 from reckon.launch.structured import flatten, read_toml, scalar, toml
 from reckon.launch.table import (
     Cases,
@@ -36,6 +38,7 @@ from reckon.launch.table import (
     truth,
     whole_number,
 )
+from reckon.launch.titan_registry import FILE, read_registry
 
 FLAVORS: dict[str, tuple[str, str]] = {
     "llama3-8b": ("llama3", "8B"),
@@ -386,7 +389,8 @@ IGNORED = ("job.", "profiling.", "metrics.", "optimizer.", "lr_scheduler.", "che
            "model.tokenizer_path", "model.hf_assets_path", "validation.", "memory_estimation.",
            "fault_tolerance.", "experimental.", "float8.filter", "training.gc",
            "training.enable_cpu_offload_none", "activation_checkpoint.per_op",
-           "quantize.linear.float8.filter", "quantize.linear.mx.filter")  # fmt: skip
+           "quantize.linear.float8.filter", "quantize.linear.mx.filter", "profiler.",
+           "validator.", "loss.", "dataloader.", "tokenizer.")  # fmt: skip
 
 ORDER = ("job", "model", "training", "parallelism", "activation_checkpoint", "compile")
 
@@ -435,22 +439,42 @@ def _of_primus(job: Job) -> Flags:
     return found
 
 
+def _of_registry(module: str, config: str, folder: Path) -> tuple[Flags, list[str]]:
+    """Keys of a configuration that a command names by the module of its model (`--module llama3
+    --config llama3_8b`), where the registry is there; else what the names say."""
+    path = named_file(f"torchtitan/models/{module}/{FILE}", folder)
+    if path is not None:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return read_registry(text, config, module), []
+    flavor = config.removeprefix(f"{module}_").upper()
+    note = f"torchtitan/models/{module}/{FILE} is not there; what its {config} sets is not known"
+    return {"model.name": module, "model.flavor": flavor}, [note]
+
+
 def _parse(text: str, folder: Path) -> Source:
     """A TOML text; or a command, whose `--job.config_file` is read where it exists; or a
-    configuration of Primus."""
+    function of a registry; or a configuration of Primus."""
+    if (wanted := CHOSEN.match(text)) is not None:
+        return Source(read_registry(text, wanted[1], folder.resolve().name))
     if (own := read_job(loaded(text) or {}, "torchtitan")) is not None:
         return Source({_current(name): value for name, value in _of_primus(own).items()})
     if re.search(r"^\s*\[[\w.]+\]\s*(#.*)?$", text, re.M):
         flat = flatten(read_toml(text, "the job"))
         return Source({_current(name): value for name, value in flat.items()})
     keys = tuple(flag for entry in (*MODEL, *ENTRIES) for flag in entry.flags)
-    script, launcher, written, notes = command(text, (*keys, "job.config_file"), folder)
+    script, launcher, written, notes = command(
+        text, (*keys, "job.config_file", "module", "config"), folder
+    )
     said: dict[str, Any] = {
         name.lstrip("-").replace("-", "_"): scalar(v) if isinstance(v, str) else v
         for name, v in written.items()
     }
     config = said.pop("job.config_file", None)
     found: Flags = dict(launcher)
+    if {"module", "config"} <= set(said):
+        named = _of_registry(str(said.pop("module")), str(said.pop("config")), folder)
+        found |= named[0]
+        notes = [*notes, *named[1]]
     if config is not None:
         job = named_text(str(config), folder, script, "which --job.config_file names")
         found |= flatten(read_toml(job, str(config)))

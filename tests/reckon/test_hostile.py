@@ -98,8 +98,8 @@ FOUNDRY = (
 )
 LINES = {
     "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN,),
-    "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST, PAGE), "sglang": (SGLANG,), "trtllm": (TRTLLM,),
-    "trainer": (TRAINER,), "maxtext": (MAXTEXT, JOB), "nanotron": (NANOTRON,),
+    "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST, PAGE), "sglang": (SGLANG,),
+    "trtllm": (TRTLLM,), "trainer": (TRAINER,), "maxtext": (MAXTEXT, JOB), "nanotron": (NANOTRON,),
     "llm-foundry": (FOUNDRY,),
 }  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_a_system_from_a_file_may_hold_its_accelerator(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("name: x\nbandwith: 3\n", "unknown key 'bandwith'"),
-        ("name: x\nmemory_gb: -1\nmemory_bandwidth_gbs: 10\n", "memory_gb.*greater than 0"),
+        ("name: x\nmemory_gb: -1\nmemory_bandwidth_gbs: 10\n", "memory_gb.*more than 0"),
         ("name: x\nmemory_gb: many\nmemory_bandwidth_gbs: 10\n", "memory_gb.*got 'many'"),
         ("name: x\nmemory_gb: 10\n", "'memory_bandwidth_gbs' is missing"),
         ("name: x\nmemory_bandwidth_gbs: 10\n", "either memory_gb .* or memory_gib"),

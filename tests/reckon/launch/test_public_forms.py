@@ -302,3 +302,61 @@ def test_which_layers_run_again() -> None:
 def test_compressed_keys_are_refused_by_name(what: str) -> None:
     with pytest.raises(InputError, match="DeepSeek-V4"):
         read_launch("megatron", f"{SIZES} --vocab-size 100 {what}")
+
+
+REGISTRY = """
+from . import model_registry
+
+
+def llama3_70b() -> Trainer.Config:
+    spec = model_registry("70B", converters=[Float8LinearConverter.Config(filter_fqns=["head"])])
+    return Trainer.Config(
+        model_spec=spec,
+        training=TrainingConfig(
+            num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192, steps=10
+        ),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8),
+        activation_checkpoint=FullAC.Config(),
+        compile=CompileConfig(enable=True, enable_async_tensor_parallel=True),
+    )
+
+
+def llama3_70b_wide() -> Trainer.Config:
+    config = llama3_70b()
+    config.parallelism.tensor_parallel_degree = 4
+    config.training.num_tokens_per_train_step = 64 * 8192
+    config.activation_checkpoint = None
+    return config
+"""
+
+
+def test_a_registry_of_torchtitan(tmp_path: Path) -> None:
+    """Its functions as they stand, and by a command; two sequences of 8,192 in 16,384 tokens."""
+    place = tmp_path / "torchtitan" / "models" / "llama3" / "config_registry.py"
+    place.parent.mkdir(parents=True)
+    place.write_text(REGISTRY)
+    launch = read_launch("torchtitan", f"{place}:llama3_70b")
+    assert launch.model is not None
+    assert launch.model.name == "llama3-70b"
+    wanted = {"tp": 8, "micro_batch": 2, "seq_len": 8192, "precision": "fp8", "recompute": "full",
+              "tp_overlap": True, "fused": True}  # fmt: skip
+    assert {name: launch.fields[name] for name in wanted} == wanted
+    assert not launch.unknown
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 --nnodes 4 -m torchtitan.train --module llama3 "
+        "--config llama3_70b_wide\n"
+    )
+    fields = read_launch("torchtitan", str(script)).fields
+    assert (fields["gpus"], fields["tp"], fields["global_batch"]) == (32, 4, 64)
+    assert fields["recompute"] == "none"
+    with pytest.raises(InputError, match="did you mean 'llama3_70b'"):
+        read_launch("torchtitan", f"{place}:llama3_70")
+
+
+def test_a_registry_that_is_not_there_is_told() -> None:
+    line = "torchrun -m torchtitan.train --module llama3 --config llama3_8b --training.steps 10"
+    launch = read_launch("torchtitan", line)
+    assert launch.model is not None
+    assert launch.model.name in ("llama3-8b", "llama3.1-8b")
+    assert any("is not there" in note for note in launch.notes)

@@ -36,7 +36,7 @@ PAGE = ROOT / "docs" / "accuracy" / "real-inputs.md"
 KINDS = {
     "megatron": "Megatron-LM and DeepSpeed scripts",
     "nemo": "NeMo configurations and recipes",
-    "torchtitan": "torchtitan TOML",
+    "torchtitan": "torchtitan TOML and registries",
     "config": "`config.json` of models",
     "trainer": "HuggingFace and DeepSpeed trainers",
     "pretraining": "GPT-NeoX configurations",
@@ -209,7 +209,8 @@ readers were then mended, so that the other columns are of files that are known.
 reader before: its was written with these files in view. Those of MaxText, nanotron and llm-foundry
 were written from these programs' sources and one file of each, which is not in the list; a file
 that was read, but as another model or another run, counts as wrong at first. Of the serving lines
-sixty are recipes of vLLM's site, whose pages hold the lines: at first no page was read.
+sixty are recipes of vLLM's site, whose pages hold the lines: at first no page was read. Nor were
+the 67 functions of torchtitan's registries, whose reader was written with these files in view.
 [The list](real-inputs.csv) has repository, commit and path of every one; with them checked out,
 `python tools/real_inputs.py FOLDER --write` writes this page.
 

@@ -97,23 +97,28 @@ def _put(names: dict[str, Any], path: list[str], value: Any) -> None:
 def _toml(config: dict[str, Any], family: str) -> Flags:
     """The settings under the names that TOML has for them."""
     found: dict[str, Any] = {key: one for key, one in config.items() if not key.startswith("@")}
-    spec = found.pop("model_spec", None) or {}
+    spec = _section(found.pop("model_spec", None))
     found["model"] = {"name": family, "flavor": spec.get("@first"),
                       "hf_assets_path": found.pop("hf_assets_path", None)}  # fmt: skip
-    used = [str(one["@class"]) for one in spec.get("converters") or () if one]
+    listed = spec.get("converters")
+    used = [
+        str(_section(one).get("@class")) for one in (listed if isinstance(listed, list) else ())
+    ]
     kinds = [own for start, own in CONVERTERS.items() if any(u.startswith(start) for u in used)]
     if kinds:
         found["model"]["converters"] = kinds
         narrow = any(one.startswith("NVFP4") for one in used)
         found["quantize"] = {"linear": {"mx": {"recipe_name": "nvfp4" if narrow else None}}}
-    kept = found.get("activation_checkpoint") or {}
+    kept = _section(found.get("activation_checkpoint"))
     found["activation_checkpoint"] = RECOMPUTED.get(str(kept.get("@class")), {"mode": "none"})
-    training = dict(found.get("training") or {})
+    training = dict(_section(found.get("training")))
     length = training.pop("max_context_length", 2048)
+    if not _whole(length):
+        length = None  # as an expression that is not followed
     for key, own in (("num_tokens_per_microbatch_per_dp_rank", "local_batch_size"),
                      ("num_tokens_per_train_step", "global_batch_size")):  # fmt: skip
         tokens = training.pop(key, -1)
-        if isinstance(tokens, int | float) and tokens > 0 and length:
+        if length and _whole(tokens):
             training[own] = tokens // length
     found["training"] = {**training, "seq_len": length}
     flat = {key: one for key, one in flatten(found).items() if "@" not in key}
@@ -121,3 +126,12 @@ def _toml(config: dict[str, Any], family: str) -> Flags:
     if asynchronous is not None:
         flat["parallelism.enable_async_tensor_parallel"] = asynchronous
     return flat
+
+
+def _section(value: Any) -> dict[str, Any]:
+    """A part of a configuration; an empty one where something else stands."""
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -343,8 +343,8 @@ def _kinds(found: Flags, notes: list[str]) -> None:
     if any(truth(key, found[key]) for key in again):
         found[AGAIN] = True
     kept = [key for key in sharded if key.endswith("reshard_after_forward")]
-    whole = "hybrid" not in str(found.get(SHARDED, "")).lower()
-    if whole and any(str(found[key]).lower() == "false" for key in kept):
+    joint = "hybrid" not in str(found.get(SHARDED, "")).lower()
+    if joint and any(str(found[key]).lower() == "false" for key in kept):
         found[SHARDED] = "shard_grad_op"
     whole = str(found.get(SHARDED, "")) + str(found.get(SHARDS, ""))
     if "offload" in whole or any(truth(key, found[key]) for key in offload):

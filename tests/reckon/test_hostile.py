@@ -56,6 +56,12 @@ TITAN = (
     '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
     "[parallelism]\ntensor_parallel_degree = 2\n"
 )
+REGISTRY = (
+    "# recipe: a\ndef b():\n    return T.Config(training=Training(max_context_length=2 * 64))\n"
+    "def a():\n    config = b()\n    config.parallelism.tensor_parallel_degree = 2\n"
+    '    config.model_spec = model_registry("8B", converters=[MXFP8LinearConverter.Config()])\n'
+    "    return config\n"
+)
 DEEPSPEED = '{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
 VLLM = "vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2 --max-num-seqs 8 --dtype auto"
 MANIFEST = (
@@ -97,7 +103,7 @@ FOUNDRY = (
     "  fsdp_config: {sharding_strategy: FULL_SHARD, activation_checkpointing: true}\n"
 )
 LINES = {
-    "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN,),
+    "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN, REGISTRY),
     "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST, PAGE), "sglang": (SGLANG,),
     "trtllm": (TRTLLM,), "trainer": (TRAINER,), "maxtext": (MAXTEXT, JOB), "nanotron": (NANOTRON,),
     "llm-foundry": (FOUNDRY,),

@@ -67,8 +67,8 @@ def host_link(accelerator: Accelerator) -> Numeric:
     """
     if accelerator.is_host or not np.all(np.asarray(accelerator.host_bandwidth) > 0):
         raise InputError(
-            f"{accelerator.name} states no link to its host, so nothing can be offloaded; state "
-            "host_link_gbs in its file"
+            f"{accelerator.name} states no link to its host, so nothing can be offloaded: "
+            "offload_activations=0 offload_optimizer=0, or host_link_gbs in a file of its own"
         )
     return PINNED * accelerator.host_bandwidth
 

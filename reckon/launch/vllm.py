@@ -101,7 +101,7 @@ ENTRIES: tuple[Entry, ...] = (
     Number("--data-parallel-size", "dp", absent=1, also=("--dp",)),
     Derived((EXPERTS,), _experts_says, _experts_means, fields=("ep",), needs=("tp", "dp")),
     weights(QUANTIZED),
-    cache(("fp8", "fp8_e4m3", "fp8_e5m2"), "bfloat16"),
+    cache(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"), "bfloat16"),
     Number("--max-num-seqs", "max_batch"),
     Number("--max-num-batched-tokens", "chunk"),
     Cases(

@@ -360,3 +360,8 @@ def test_a_registry_that_is_not_there_is_told() -> None:
     assert launch.model is not None
     assert launch.model.name in ("llama3-8b", "llama3.1-8b")
     assert any("is not there" in note for note in launch.notes)
+
+
+def test_the_cache_of_deepseek_in_vllm() -> None:
+    line = "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp8_ds_mla"
+    assert read_launch("vllm", line).fields["kv_precision"] == "fp8"

@@ -215,9 +215,9 @@ def read_model_name(name: str) -> ModelName | None:
 def refuse_not_read(name: str) -> None:
     """Raise InputError for the name of a model whose architecture is not predicted, with what it
     has."""
-    bare = key(_bare(_stored(parts(name.rsplit("/", 1)[-1]), "")[2]))
+    bare = _loose(_bare(_stored(parts(name.rsplit("/", 1)[-1]), "")[2]))
     for kind, names in words()["not_read"].items():
-        if bare in {key(_bare(parts(one))) for one in names}:
+        if set(bare) & {_loose(_bare(parts(one)))[0] for one in names}:
             raise InputError(f"model {name!r} is not predicted: it has {NOT_READ[kind]}")
 
 

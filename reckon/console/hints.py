@@ -53,7 +53,8 @@ def hint(error: click.NoSuchOption) -> str:
     key = word.replace("-", "_")
     if "set" in has and any(key in table for table in (TRAINING_FIELDS, SERVING_FIELDS)):
         return f"{said}; as a key of the plan: --set {key}=..."
-    if any(isinstance(param, click.Argument) and param.required for param in params):
+    needed = any(isinstance(param, click.Argument) and param.required for param in params)
+    if needed and key in TRAINING_FIELDS:
         return f"{said}; it takes a file, as in '{_example(command)}'"
     return str(error.format_message())
 

@@ -15,6 +15,7 @@ from predictor.errors import InputError
 from predictor.files import is_file
 from predictor.records import dataclass
 from reckon.launch.arithmetic import arithmetic
+from reckon.launch.slurm import granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +68,11 @@ def read_script(text: str, folder: Path | None = None) -> Script:
             script.batch += match[1].split()
     text = _here_documents(text, script)
     reader = _Reader(script, folder)
-    reader.values |= _granted(script.batch)
+    reader.values |= granted(options(script.batch))
     for statement in _statements(_tokens(text)):
         reader.statement(statement)
     script.variables = reader.values
     return script
-
-
-GRANTED = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-           "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-           "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-           "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS")}  # fmt: skip
-"""Variables that Slurm sets to what a job asks for (sbatch's manual, output environment)."""
-
-
-def _granted(batch: list[str]) -> dict[str, list[str]]:
-    """What Slurm sets for a job that asks for these, where it asks in numbers."""
-    asked = {"nodes" if name == "-N" else "ntasks" if name == "-n" else name.lstrip("-"): value
-             for name, value in options(batch).items()}  # fmt: skip
-    if {"nodes", "ntasks-per-node"} <= set(asked) and "ntasks" not in asked:
-        each, nodes = (str(asked[name]) for name in ("ntasks-per-node", "nodes"))
-        if each.isdecimal() and nodes.isdecimal():
-            asked["ntasks"] = str(int(each) * int(nodes))
-    return {
-        variable: [str(asked[name]).rsplit(":", 1)[-1]]
-        for name, variables in GRANTED.items()
-        for variable in variables
-        if re.fullmatch(r"(\w+:)?\d+", str(asked.get(name, "")))
-    }
 
 
 def _here_documents(text: str, script: Script) -> str:

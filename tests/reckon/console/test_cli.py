@@ -492,20 +492,3 @@ def test_what_would_help_is_not_done_yet(
     advice = line.split("too much; ")[1]
     assert helps in advice
     assert not [word for word in never if f"more {word}" in advice or f"smaller {word}" in advice]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["show"], "give KIND, as in 'reckon show models"),
-        (["sweep"], "give GRID.yaml, as in 'reckon sweep"),
-        (["profile", "--budget", "10"], "give --out, as in 'reckon profile"),
-        (["predict", "rl", "--model", "x"], "takes a file"),
-        (["nothing-like-it"], "Known: predict, plan"),
-    ],
-)
-def test_what_is_missing_is_said_with_an_example(cli: Cli, words: list[str], told: str) -> None:
-    status, out, err = cli(*words)
-    assert (status, out) == (2, "")
-    assert told in err
-    assert len(err.splitlines()) == 1

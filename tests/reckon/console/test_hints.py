@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
 from reckon.console.cli import main
 from reckon.console.hints import CALLED
+
+Cli = Callable[..., tuple[int, str, str]]
 
 TRAIN = ["predict", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "8",
          "--seq-len", "8192", "--calibration", "kernels-only"]  # fmt: skip
@@ -66,3 +69,20 @@ def test_a_group_without_a_verb_shows_its_help(capsys: pytest.CaptureFixture[str
     error = capsys.readouterr().err
     assert error.startswith("Usage: reckon predict")
     assert "\n  train " in error
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["show"], "give KIND, as in 'reckon show models"),
+        (["sweep"], "give GRID.yaml, as in 'reckon sweep"),
+        (["profile", "--budget", "10"], "give --out, as in 'reckon profile"),
+        (["predict", "rl", "--model", "x"], "takes a file"),
+        (["nothing-like-it"], "Known: predict, plan"),
+    ],
+)
+def test_what_is_missing_is_said_with_an_example(cli: Cli, words: list[str], told: str) -> None:
+    status, out, err = cli(*words)
+    assert (status, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1

@@ -51,7 +51,7 @@ class Parts(Frame, LayerTimes):
     offload     copies to the host and back per micro-batch, (3, *batch)
     flat        seconds in which sharded weights and gradients are copied from and to what travels,
                 (3, *batch)
-    sigmas      of the families
+    sigmas      of the families: of their operators, by time
     update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
     repeats     how often the data-parallel collectives repeat in a step
     host        whether the accelerator is the host itself

@@ -193,7 +193,8 @@ def _chunked(
 
 @dataclass(frozen=True, eq=False)
 class LayerTimes:
-    """Kernels and collectives of layers and ends, as of `Parts`; arrays of base shape."""
+    """Kernels and collectives of layers and ends, as of `Parts`; arrays of base shape. Spreads of
+    families are the means of their operators', by how long each lasts in a model."""
 
     work: dict[tuple[str, str, str], Array]
     weights: dict[tuple[str, str], Array]
@@ -236,6 +237,10 @@ COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_ov
 """Categories that change a layer's collectives alone, none of its kernels."""
 
 
+ENDS = ("embedding", "head")
+"""Modules that a model has once."""
+
+
 def _hops(
     inside: dict[tuple[Slot, int], Exchange], none: dict[str, Array], base: TrainingPlan
 ) -> dict[str, Array]:
@@ -270,7 +275,8 @@ def layer_parts(
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
     weights: dict[tuple[str, str], Array] = {}
-    sigmas: dict[str, Array] = {}
+    spent: dict[str, Array] = {}
+    doubts: dict[str, Array] = {}
     launches: dict[str, Array] = {}
     kernels: dict[str, Array] = {}
     for position, operator in enumerate(operators):
@@ -285,7 +291,9 @@ def layer_parts(
         if share := weight_share(operator):
             late = weights.get((operator.module, own), 0.0)
             weights[(operator.module, own)] = late + share * time
-        sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
+        often = time * (1.0 if operator.module in ENDS else model.layers)
+        spent[family] = spent.get(family, zero) + often
+        doubts[family] = doubts.get(family, zero) + often * timing.sigma[position]
         alone = 0.0 if captured(operator, base.captured) else 1.0
         for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
             before = counts.get(operator.module, zero)
@@ -293,7 +301,7 @@ def layer_parts(
     listed = Worklist(tuple(operators), timing)
     chunked = _chunked(model, listed, base, cluster, calibration)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration, chunked)
-    spreads = {family: filled(value, shape) for family, value in sigmas.items()}
+    spreads = {family: doubts[family] / np.maximum(spent[family], 1e-30) for family in spent}
     times = LayerTimes(
         work=work,
         weights=weights,

@@ -126,3 +126,18 @@ def test_who_accumulates_nothing_does_so_where_nothing_fits_either() -> None:
     small = {"model": "llama3.1-405b", "gpus": 16, "tp": 4, "global_batch": 16}
     assert complete(accelerator="TPUv5p", **small).plan.micro_batch == 4
     assert complete(accelerator="H100-SXM5-80GB", pp=1, **small).plan.micro_batch == 1
+
+
+@pytest.mark.parametrize("accelerator", ["MI300X-192GB", "MI355X-288GB"])
+def test_what_does_not_fit_on_a_chip_of_a_mesh_is_sharded(accelerator: str) -> None:
+    """As AMD's own recipe of a 70B has it; what is stated holds, a small model is replicated, and
+    chips behind a switch split layers."""
+    large = {"accelerator": accelerator, "model": "llama3.1-70b", "gpus": 256, "global_batch": 512}
+    found = complete(**large)
+    assert (found.plan.sharding, found.plan.tp, found.plan.pp) == ("fsdp", 1, 1)
+    for stated in ({"tp": 8}, {"pp": 4}, {"sharding": "zero2"}):
+        other = complete(**large, **stated).plan
+        assert other.sharding == stated.get("sharding", "zero1")
+        assert other.weight_bytes == 2
+    assert complete(accelerator=accelerator).plan.sharding == "zero1"
+    assert complete(**large | {"accelerator": "H200-SXM-141GB"}).plan.sharding == "zero1"

@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.models.counts import LARGEST
 from predictor.models.huggingface import _delta, _experts, _falcon, _granite, from_config
 from predictor.models.mixed import marked, mimo_v2, step
+from predictor.models.narrowing import _listed
 from predictor.models.quantization import read_quantization
 
 USUAL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "vocab_size": 100,
@@ -180,3 +181,17 @@ def test_schemes_of_caches(bits: int, kind: str, cache: str) -> None:
     assert found is not None
     assert found.cache == cache
     assert bool(found.remark) is (not cache)
+
+
+def test_a_list_holds_modules_by_name_part_glob_and_expression() -> None:
+    name = "model.layers.3.mlp.up_proj"
+    parts = ("mlp", "up_proj", "layers.3", "model.layers.3.mlp.", name, "model")
+    globs = ("model.*.mlp", "*.up_proj", "model.layers.3*", r"re:.*\.mlp\..*", "re:model")
+    for pattern in (*parts, *globs):
+        assert _listed((pattern,))(name), pattern
+    for pattern in ("up", "layers.4", "mlp.down_proj", "*.down_proj", "layers.*", "re:mlp", "3.up"):
+        assert not _listed((pattern,))(name), pattern
+    assert not _listed(())(name)
+    assert _listed(("other", "mlp"))(name)
+    with pytest.raises(InputError, match="is no regular expression"):
+        _listed(("re:(",))

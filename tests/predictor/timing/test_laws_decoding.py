@@ -298,9 +298,9 @@ def test_rows_of_zeros_make_whole_multiples_of_eight() -> None:
 @pytest.mark.parametrize("joined", [1.0, 0.5, -0.5, 0.0])
 def test_what_comes_narrow_saves_its_cast(joined: float) -> None:
     """A launch and 16 bits in, eight out, at the rate of copies; never below the ideal."""
-    one = shapes("gemm", "fp8", 4096, 4096, 2048, joined=np.array([joined]))
+    one = shapes("gemm", "fp8", 4096, 4096, 2048, 3, joined=np.array([joined]))
     own, launch, busy = ideal(one, DEVICE), 3e-6, np.array([5e-4])
-    cast = 3 * 4096 * 2048 / (0.8 * RATE) + (launch if joined > 0 else 0.0)
+    cast = 3 * 4096 * 2048 * 3 / (0.8 * RATE) + (launch if joined > 0 else 0.0)
     found = without_cast(busy, own, 2e-6, one, DEVICE, launch)
     assert float(found[0]) == pytest.approx(5e-4 - joined * cast)
     least = float(own.time[0]) + EMPTY_KERNEL - 2e-6

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from predictor.catalog import technology as tech
 from predictor.catalog.artifacts import load
 from predictor.hardware.accelerators import Accelerator
+from predictor.timing.features import ideal
 from predictor.timing.kernels import shape_times
-from predictor.timing.roofline import LEVELS, hierarchy
+from predictor.timing.roofline import LEVELS, hierarchy, least_time
 from predictor.timing.shapes import Shapes
 
 
@@ -101,3 +102,16 @@ def test_more_of_any_level_never_slows(field: str, more: float, m: int, n: int) 
     better = replace(machine, **{field: getattr(machine, field) * more})
     slow, fast = (shape_times(shapes(m, n, 4096), one, known)[0] for one in (machine, better))
     assert fast <= slow * (1 + 1e-12)
+
+
+def test_the_least_time_of_a_product_is_of_all_levels_that_are_known() -> None:
+    """Else arithmetic, memory, and the cache that all of it goes through."""
+    machine, own = h100(), shapes(500, 300, 9000)
+    assert least_time(own, machine) == hierarchy(own, machine).time
+    unknown = replace(machine, shared_bandwidth=np.nan)
+    usual = np.maximum(ideal(own, unknown).time, own.bytes / machine.l2_bandwidth)
+    assert least_time(own, unknown) == pytest.approx(usual)
+    starved = replace(machine, shared_bandwidth=machine.shared_bandwidth / 1e3)
+    assert least_time(own, starved) > 10 * least_time(own, machine)
+    stream = replace(own, op="elementwise")
+    assert least_time(stream, starved) == least_time(stream, machine)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictor.plans.events import timeline
 from predictor.plans.schedules import SCHEDULES, Passes, pipeline_time
 
 P = 4
@@ -68,3 +70,23 @@ def test_no_pipeline_is_faster_than_what_it_holds_comes_back(
     assert spent >= more * pace * (1 - 1e-9)
     free = replace(of, transfer=0.0, latency=0.0)
     assert float(pipeline_time(name, of, m)) >= float(pipeline_time(name, free, m))
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe", "dualpipev"])
+def test_folded_pipelines_are_their_last_event_whichever_part_they_wait_for(
+    name: str, p: int
+) -> None:
+    """Gradients of inputs from half to three times a forward pass, of weights from a fifth to one
+    and a half times: each of the critical paths is somewhere the longest."""
+    entry = SCHEDULES[name]
+    p += p % 2 if entry.fold == "both" else 0
+    vpp = 2 if entry.fold == "v" else 1
+    kinds = np.array([1.0, float(p > 2), 1.0])
+    count = np.array([1.0, p - 2.0, 1.0])
+    backs, lates = (0.5, 0.6, 0.8, 1.0, 1.2, 1.3, 3.0), (0.2, 0.25, 0.3, 0.6, 1.0, 1.5)
+    for back, late in product(backs, lates):
+        of = Passes(kinds, back * kinds, late * kinds, count)
+        closed = float(pipeline_time(name, of, 2.0 * p, float(vpp)))
+        played = timeline(name, *of.of_every_stage(), 2 * p, vpp)[-1].end
+        assert closed == pytest.approx(played, rel=1e-9), (back, late)

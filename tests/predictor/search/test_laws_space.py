@@ -334,11 +334,11 @@ def test_what_beats_a_plan_by_hand() -> None:
     found.settle()
     assert found.best.tolist() == [3.0, 4.0]
     assert found.worst == 4.0
-    bound = np.array([0.4, 3.0, 0.6, 3.0, 4.0, 2.0, 2.0])
-    held = np.array([99.0, 99, 99, 2.5, 1.5, 4.0, 6.0])
-    many = np.array([10.0, 1, 8, 1, 2, 2, 3])
+    bound = np.array([0.4, 3.0, 0.6, 3.0, 4.0, 2.0, 2.0, 4.5, 4.5])
+    held = np.array([99.0, 99, 99, 2.5, 1.5, 4.0, 6.0, 1.5, 0.5])
+    many = np.array([10.0, 1, 8, 1, 2, 2, 3, 2, 2])
     # Among the best by its score; or not beaten in all three by one of the front.
-    mask = found.matters(0, np.zeros(7, np.intp), bound, held, many)
+    mask = found.matters(0, np.zeros(9, np.intp), bound, held, many)
     front = list(zip(time, peak, gpus, strict=True))
     expected = [
         b * g <= 4.0 or not any(t < b and p <= h and n <= g for t, p, n in front)

@@ -28,7 +28,7 @@ from predictor.timing.shapes import Shapes
 from predictor.timing.taxes import cached_share, on_chip
 from predictor.work import Operator
 from tests.predictor.timing.test_laws_decoding import shapes
-from tests.predictor.timing.test_laws_timing import DEVICE, L2, L2_RATE, RATE, flat
+from tests.predictor.timing.test_laws_timing import DEVICE, L2, L2_RATE, PEAK, RATE, flat
 
 OF = Process(
     common=0.11, metric=0.13, near=0.17, across=0.07,
@@ -173,3 +173,20 @@ def test_what_a_stream_reads_stays_near_where_it_fits() -> None:
     assert on_chip(many, DEVICE).tolist() == pytest.approx([RATE / L2_RATE, 1.0, 1.0])
     slow = replace(DEVICE, l2_bandwidth=RATE / 2)
     assert cached_share(slow) == 0.0
+
+
+def test_whatever_stands_for_a_product_it_takes_its_own_start_and_its_ideal() -> None:
+    """A narrow product that nobody timed there, of kernels that are slow to start and slow; the
+    same in 16 bits was timed, starts quickly and replaces it, but for its start and its ideal."""
+    eight = replace(DEVICE, peak={"bf16": PEAK, "fp8": 2 * PEAK})
+    kernels = {
+        ("gemm", "fp8", "*other"): replace(slow("gemm", 3.0, 27), dtype="fp8", latency=5e-5),
+        ("gemm", "bf16", "device"): flat(0.3, 99.0),
+    }
+    known = Calibration("both", kernels=kernels)
+    for size in (256.0, 4096.0):
+        one = shapes("gemm", "fp8", size, size, size)
+        found = ideal(one, eight)
+        time = float(shape_times(one, eight, known)[0][0])
+        assert time >= (5e-5 + float(found.time[0])) * (1 - 1e-9)
+        assert time <= 5e-5 + float(found.time[0]) * math.exp(3.0)

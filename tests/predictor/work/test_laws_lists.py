@@ -185,3 +185,31 @@ def test_frozen_weights_have_their_bits() -> None:
     assert FROZEN_BYTES["fp8"] == FROZEN_BYTES["int8"] == 1.0
     assert FROZEN_BYTES["nf4"] == pytest.approx((4 + 0.127) / 8, abs=5e-4)
     assert FROZEN_BYTES["as multiplied"] == 0.0
+
+
+@pytest.mark.parametrize("window", [0, 256])
+def test_fused_attention_in_training_by_hand(window: int) -> None:
+    """Three sequences of 1,280 tokens by six heads of 48 that share two of keys: what is kept are
+    queries, outcomes, keys and values in 16 bits, and for each row and head its sum in 32."""
+    model = replace(DENSE, sliding_window=window)
+    found = {one.name: one for one in step_operators(model, trained())}
+    name = "attention.window" if window else "attention"
+    one, back = found[name], found[f"{name}.bwd"]
+    rows, keys, queries, groups = 3 * 1280, 1280, HEADS / TP, KV / TP
+    seen = 640 if not window else 256 * (1 - 128 / 1280)
+    flop = 2 * 3 * queries * 1280 * 2 * D * seen
+    moved = 3 * 2 * D * 2 * (1280 * queries + keys * groups)
+    kept = rows * (2 * 2 * D * (queries + groups) + 4 * queries)
+    assert [float(np.max(v)) for v in (one.flop, one.bytes, one.saved)] == pytest.approx(
+        [flop, moved, kept]
+    )
+    assert [float(np.max(v)) for v in (back.flop, back.bytes, back.saved)] == pytest.approx(
+        [2.5 * flop, 2 * moved, 0.0]
+    )
+    for each in (one, back):
+        shape = (float(each.m), float(each.n), float(each.k), float(each.batch))
+        assert shape == (1280, window or 1280, D, 3 * queries)
+        assert float(np.max(each.sharing)) == queries / groups
+        assert float(np.max(each.idle)) == pytest.approx(1280 / (window or 1280) - 1)
+        assert float(np.max(each.windowed)) == float(window > 0)
+        assert each.core

@@ -65,7 +65,14 @@ def of_wide(y: Array, found: Ideal, times: Numeric) -> Array:
     return np.asarray(y + np.log(held / np.maximum(found.compute, found.memory)))
 
 
+LIKE = {"elementwise.scan": "elementwise.add"}
+"""Kinds that no table has and that do what another does: states of a scan are read, added to and
+written in one pass, as a sum is (0.9 of GH200's bandwidth), while most of what is known of other
+elementwise kernels is GELU, which waits for its arithmetic (0.6; arXiv 2509.22832)."""
+
+
 def standing_in(kind: str, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Kinds and data types whose efficiency may stand for one's, its own first."""
-    kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
+    named = (kind, LIKE[kind]) if kind in LIKE else (kind,)
+    kinds = (*named, kind.split(".")[0]) if "." in kind else named
     return kinds, (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)

@@ -1,4 +1,4 @@
-"""Data types of which an accelerator has no measurements."""
+"""Data types, and kernels, of which an accelerator has no measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from predictor.catalog.artifacts import load
 from predictor.hardware import Accelerator
 from predictor.precision import PEAK, WEIGHT_BYTES
 from predictor.timing import operator_times
-from predictor.work.primitives import gemm
+from predictor.work.primitives import gemm, streaming
 
 KERNELS = load("kernels-only")
 SIZES = [(m, n, k) for m in (1.0, 128.0, 4096.0) for n, k in ((4096.0, 4096.0), (28672.0, 8192.0))]
@@ -41,6 +41,18 @@ def test_weights_can_be_widened_before_they_are_multiplied(name: str, dtype: str
         weights = size[1] * size[2]
         widening = 5e-6 + (WEIGHT_BYTES[dtype] + 2.0) * weights / (0.8 * one.bandwidth)
         assert seconds(one, dtype, size) < 1.01 * (seconds(one, "bf16", size) + widening), size
+
+
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB"])
+def test_states_of_a_scan_are_updated_as_quickly_as_sums_are_made(name: str) -> None:
+    """Both read and write memory once and hardly compute."""
+    one = catalog.accelerator(name)
+    times = []
+    for variant in ("scan", "add", "gelu"):
+        sizes = (2.0**18, 128.0, 8.0)
+        passed = streaming("x", "elementwise", variant, "forward", "layer", "bf16", *sizes)
+        times.append(float(operator_times([passed], one, KERNELS, ()).time[0]))
+    assert times[0] == times[1] <= times[2]
 
 
 def test_what_another_data_type_stands_for_is_less_certain() -> None:

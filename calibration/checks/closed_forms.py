@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
+from predictor.arrays import Array
 from predictor.catalog import load
 from predictor.plans import ServingPlan
 from predictor.serving import (
     Client,
     Promise,
     capacity,
+    counts,
     pass_table,
     poisson,
     predict_inference,
@@ -41,8 +43,8 @@ LENGTHS = ((128.0, 128.0), (1000.0, 200.0), (200.0, 1000.0), (4000.0, 500.0), (2
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8)
 """Of the largest load."""
 
-REQUESTS, WARM = 1500, 300
-"""Requests of a load, and those of them that are not counted."""
+REQUESTS, FIRST = 20_000, 6000
+"""Requests of a load, and those, fifteen of each client, that show the largest one."""
 
 INSIDE = "all, inside the bounds"
 """Name of the loads that the closed forms answer."""
@@ -78,15 +80,21 @@ def _plans() -> Iterator[tuple[str, str, ServingPlan]]:
         yield model, system, plan
 
 
+def _lengths(mean: tuple[float, float], count: int) -> tuple[Array, Array]:
+    """Prompts and answers of so many requests [tokens]."""
+    given, made = (spread_lengths(m, count, 0.1, seed) for seed, m in enumerate(mean, 1))
+    return given, made
+
+
 def loads(calibration: Calibration) -> Iterator[Load]:
     """Every load of the grid: the closed forms' error against requests one by one."""
     for model_name, system, plan in _plans():
         model, cluster = catalog.model(model_name), catalog.system(system)
         mean = (float(plan.input_len), float(plan.output_len))
         table = pass_table(model, cluster, plan, calibration, (1.1 * mean[0], 1.1 * mean[1]))
-        given, made = (spread_lengths(m, REQUESTS, 0.1, i) for i, m in enumerate(mean, 1))
-        ends = np.sort(serve(table, given, made, clients=FULL).last)
-        most = (REQUESTS // 2) / float(ends[3 * REQUESTS // 4] - ends[REQUESTS // 4])
+        lengths = _lengths(mean, REQUESTS)
+        ends = np.sort(serve(table, *_lengths(mean, FIRST), clients=FULL).last)
+        most = (FIRST // 2) / float(ends[3 * FIRST // 4] - ends[FIRST // 4])
         full = replace(plan, synchrony=0.0)
         top = predict_inference(model, cluster, full, calibration).requests_per_s
         most = min(most, float(top))
@@ -97,8 +105,9 @@ def loads(calibration: Calibration) -> Iterator[Load]:
         }
         for part in SHARES:
             rate = part * most
-            served = serve(table, given, made, poisson(rate, REQUESTS)).after(WARM)
             closed = predict_rate(model, cluster, plan, rate, calibration).prediction.latencies
+            _, warm, ending = counts(rate * float(closed.e2e), part)
+            served = serve(table, *lengths, poisson(rate, REQUESTS)).after(warm, ending)
             first = {
                 share: float(np.interp(rate, np.maximum.accumulate(own.rate[0]), own.ttft[0]))
                 / float(np.quantile(served.ttft, share))

@@ -16,7 +16,7 @@ from predictor.serving.capacities import (
     Promise,
     capacity,
 )
-from predictor.serving.checked import served_instead, unchecked
+from predictor.serving.checked import counts, served_instead, unchecked
 from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
 from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.doubts import Mixture, mixture
@@ -69,6 +69,7 @@ __all__ = [
     "arrivals",
     "capacity",
     "complete_serving",
+    "counts",
     "decode_pass",
     "decoding_taxes",
     "enough_accelerators",

@@ -63,10 +63,12 @@ class Served:
         """Rate at which requests ended, over the whole run."""
         return float(len(self.last) / (self.last.max() - self.arrival.min()))
 
-    def after(self, warmup: int) -> Served:
-        """The same without the first requests; gaps stay those of all."""
+    def after(self, warmup: int, ending: int = 0) -> Served:
+        """The same without the first requests, and the last ones, whose company leaves before them;
+        gaps stay those of all."""
         names = ("arrival", "first", "last", "output_len")
-        return replace(self, **{name: getattr(self, name)[warmup:] for name in names})
+        until = len(self.arrival) - ending
+        return replace(self, **{name: getattr(self, name)[warmup:until] for name in names})
 
     def attained(self, ttft: float = math.inf, tpot: float = math.inf) -> float:
         """Share of the requests that meet both latencies [s] (goodput of Zhong et al. 2024,
@@ -154,7 +156,8 @@ class EngineRun:
                since the last one that decodes, and how many requests were running before each
     ahead      whether passes are prepared while those before them run: a pass takes up none that
                came after the start of the one before it, `seen`
-    decode, beside   times of passes that decode, and what prompts add to them (`tables.Lookup`)
+    decode, beside   times of passes that decode, and what prompts add to them (`tables.Lookup`);
+               `hiding`: in what their attention hides
     within     time of the attention within prompts of so many tokens, of those that were read
     watched    whether somebody looks at it when the next request comes, room or not
     crowded    whether a request had to give way, and no pass has been made since: none is let in
@@ -164,9 +167,10 @@ class EngineRun:
     __slots__ = (
         "ahead", "apart", "arrived", "beside", "cached", "came", "chunk", "clients", "count",
         "crowded", "decode", "done", "ending", "finished", "first", "fresh", "gaps", "given",
-        "holds", "last", "live", "looked", "mixing", "most", "now", "open", "order", "polling",
-        "pool", "preempted", "reading", "reserved", "seen", "sent", "stalls", "started", "step",
-        "table", "turn", "until", "waiting", "wanted", "watched", "whole", "within",
+        "hiding", "holds", "last", "live", "looked", "mixing", "most", "now", "open", "order",
+        "polling", "pool", "preempted", "reading", "reserved", "seen", "sent", "stalls",
+        "started", "step", "table", "turn", "until", "waiting", "wanted", "watched", "whole",
+        "within",
     )  # fmt: skip
 
     def __init__(
@@ -179,7 +183,7 @@ class EngineRun:
     ) -> None:
         plan = table.plan
         self.table, self.pool, self.most = table, table.pool, int(table.running[-1])
-        self.decode, self.beside = table.lookups()
+        (self.decode, self.beside), self.hiding = table.lookups(), table.hiding()
         self.mixing, self.within = float(table.own.mixing), {0.0: 0.0}
         self.chunk, self.fresh = float(plan.chunk), 1.0 - float(plan.cached)
         self.whole = plan.admission == "whole"
@@ -305,7 +309,9 @@ class EngineRun:
                 reading[0] = one, left - piece, end
         if many:
             spent = self.decode.at(many, self.cached / many)
-            added = self.beside.at(many, self.chunk - budget) + cores
+            fresh = self.chunk - budget
+            shown = cores - self.hiding.at(many, fresh)
+            added = self.beside.at(many, fresh) + (shown if shown > 0.0 else 0.0)
             if added > 0.0:
                 spent += self.mixing * added
             self.now += spent

@@ -198,13 +198,18 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     return np.asarray(whole + shown)
 
 
+def launch_wait(passes: DeviceTime, work: Work, own: EngineParameters) -> Array:
+    """Time for which passes over prompts wait for launches one by one [s]."""
+    device = own.prefill * passes.compute + own.communication * passes.communication
+    return host_bound(device, passes.kernels, own.launch * np.asarray(work.launching))
+
+
 def prompt_time(work: Work, own: EngineParameters, single: bool = False) -> Array:
     """Wall time of the passes over `together` prompts, or over a single one [s]."""
     passes = work.single if single else work.prompts
     device = own.prefill * passes.compute + own.communication * passes.communication
-    waiting = host_bound(device, passes.kernels, own.launch * np.asarray(work.launching))
     return with_host(
-        device + waiting,
+        device + launch_wait(passes, work, own),
         work.launching * own.step * np.asarray(passes.passes),
         work.overlapped,
     )

@@ -290,7 +290,8 @@ def _one(
     cores = prefill_cores(
         model, cluster, plan, one, plan.new_tokens, past, calibration, sustained=True
     )
-    found = found.plus(cores)
+    # One kernel attends for prompts and for the sequences that decode.
+    found = found.plus(replace(cores, kernels=np.zeros(np.shape(cores.kernels))))
     if np.any(plan.tiles):
         images = plan.tiles * plan.new_tokens / plan.input_len
         found = found.plus(encoding(model, cluster, plan, images, calibration))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +24,7 @@ from predictor.serving.pass_times import (
     DeviceTime,
     Work,
     decode_time,
+    launch_wait,
     listed,
     prompt_time,
     software_of,
@@ -32,6 +33,13 @@ from predictor.serving.pass_times import (
 from predictor.serving.passes import adapted, body, decode_cores, prefill_cores
 from predictor.serving.prediction import mixed_pass, prompt_pass
 from predictor.timing import Calibration, EngineParameters
+
+PER_DOUBLING = 4
+"""Numbers of running sequences, in each doubling, at which the tables are filled: kernels take
+steps (tiles, graphs that are padded) between one doubling and the next."""
+
+NEAR_MEAN = np.array([0.9, 0.95, 1.0, 1.05, 1.1])
+"""Prompts over their mean at which they are filled beside `ENTRIES` far apart."""
 
 ENTRIES = 9
 """Contexts, and lengths of prompts, at which the tables are filled."""
@@ -48,6 +56,8 @@ class PassTable:
     core                attention within a prompt of that length
     tokens, beside      nodes of new tokens in a pass that decodes, too; (running, tokens): what
                         these add to it without the attention among them
+    slack               (running, tokens): for how long such a pass waits for launches, in which
+                        that attention hides; none where it is empty
     pool                cached tokens that there is room for
     """
 
@@ -63,6 +73,12 @@ class PassTable:
     pool: float
     plan: ServingPlan
     own: EngineParameters
+    slack: list[list[float]] = field(default_factory=list)
+
+    def hiding(self) -> Lookup:
+        """Of the time in which attention within prompts hides in a pass that decodes [s]."""
+        none = [[0.0] * len(self.tokens)] * len(self.running)
+        return Lookup(self.slack or none, self.running, self.tokens)
 
     def lookups(self) -> tuple[Lookup, Lookup]:
         """Of wall times of decoding one token of each at a mean context, and of what new tokens of
@@ -210,9 +226,9 @@ def _beside(
     layers: Pass,
     calibration: Calibration,
     tokens: Array,
-) -> Array:
-    """What new tokens of prompts add to a pass that decodes, without the attention among them,
-    (running, tokens) [s].
+) -> tuple[Array, Array]:
+    """What new tokens of prompts add to a pass that decodes, without the attention among them, and
+    how long such a pass waits for launches, (running, tokens) [s].
 
     wide, sequences, layers   plans of as many as run; of a stage's micro-batch; their layers in a
                               pass that decodes
@@ -221,15 +237,16 @@ def _beside(
     middle = np.full(shape, float(wide.input_len + 0.5 * wide.output_len))
     cores = decode_cores(model, cluster, wide, sequences, middle, np.ones(shape), calibration)
     step = decode_time(replace(pass_work(layers.plus(cores), sequences, wide), drafting=0.0), own)
-    added = np.empty((len(sequences), len(tokens)))
+    added, slack = np.empty((2, len(sequences), len(tokens)))
     for column, fresh in enumerate(tokens):
         found, count = mixed_pass(
             model, cluster, wide, np.full(len(sequences), fresh), sequences, calibration
         )
         one = DeviceTime(found.compute, found.communication, found.kernels, count)
-        whole = mixed_time(replace(pass_work(found, sequences, wide), single=one), own)
-        added[:, column] = whole - count * step
-    return added
+        work = replace(pass_work(found, sequences, wide), single=one)
+        added[:, column] = mixed_time(work, own) - count * step
+        slack[:, column] = launch_wait(one, work, own)
+    return added, slack
 
 
 def pass_table(
@@ -256,7 +273,8 @@ def pass_table(
             f"the cache has room for {pool:.0f} tokens, less than one request of {given:.0f} + "
             f"{made:.0f}"
         )
-    running = np.unique(np.append(2.0 ** np.arange(0, np.ceil(np.log2(max(most, 2.0)))), most))
+    doublings = np.arange(0.0, np.log2(max(most, 2.0)), 1.0 / PER_DOUBLING)
+    running = np.unique([*np.round(2.0**doublings), most])
     contexts = np.linspace(0.0, given + made, ENTRIES) + 1.0
     # Stages hold their own micro-batches of the running sequences.
     split = np.maximum(np.minimum(plan.working, running), 1.0)
@@ -268,10 +286,15 @@ def pass_table(
         model, cluster, wide, tokens, tokens, calibration, captured=captured, sustained=False
     )
     decode = _decode(model, cluster, wide, sequences, layers, calibration, contexts)
-    lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
+    longest_prompt = max(given, 32.0)
+    close = np.clip(NEAR_MEAN * float(plan.new_tokens), 16.0, longest_prompt)
+    lengths = np.unique(np.round([*np.geomspace(16.0, longest_prompt, ENTRIES), *close]))
     prompt, alone, core = _prompts(model, cluster, plan, calibration, lengths, most)
-    fresh = np.unique(np.round(np.geomspace(1.0, max(float(plan.chunk), 2.0), ENTRIES)))
-    beside = _beside(model, cluster, wide, sequences, layers, calibration, fresh)
+    most_fresh = max(float(plan.chunk), 2.0)
+    # Most passes have one prompt, or two: kernels take steps that nodes far apart miss.
+    usual = np.minimum(np.array([1.0, 2.0]) * float(plan.new_tokens), most_fresh)
+    fresh = np.unique(np.round([*np.geomspace(1.0, most_fresh, ENTRIES), *usual]))
+    beside, slack = _beside(model, cluster, wide, sequences, layers, calibration, fresh)
     return PassTable(
         running=running.tolist(),
         contexts=contexts.tolist(),
@@ -282,6 +305,7 @@ def pass_table(
         core=core,
         tokens=fresh.tolist(),
         beside=(beside / split[:, None]).tolist(),
+        slack=(slack / split[:, None]).tolist(),
         pool=pool,
         plan=plan,
         own=own,

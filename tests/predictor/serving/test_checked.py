@@ -10,7 +10,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog import load
 from predictor.plans import ServingPlan
-from predictor.serving import Client, predict_rate, served_instead, unchecked
+from predictor.serving import Client, one_by_one, predict_rate, served_instead, unchecked
 from predictor.serving.checked import FEWEST, LENGTHS, MOST, MOST_LOAD, MOST_PROMPTS, counts
 from reckon import predict_infer
 
@@ -54,25 +54,45 @@ def test_many_prompts_within_the_time_of_a_token_are_told():
     assert unchecked(replace(PLAN, dp=2.0), Client(), 30.0, 100.0, 0.02) == ()
 
 
-def test_enough_requests_are_served_for_the_engine_to_fill():
-    """As many before any counts as run at three times, and at least so many that count."""
-    for running in (1.0, 300.0, 2000.0):
-        requests, warm = counts(PLAN, running)
-        assert warm >= 3.0 * running
-        assert requests - warm >= FEWEST
-    requests, warm = counts(PLAN, 1e6)
+@pytest.mark.parametrize("share", [0.1, 0.8, 0.95])
+def test_enough_requests_are_served_for_the_engine_to_fill(share):
+    """As many before any counts as run at three times, the more the fuller it is; at least so many
+    that count, and as many after them as run at a time."""
+    for running in (1.0, 100.0, 300.0):
+        requests, warm, ending = counts(running, share)
+        assert warm >= min(3.0 * running / (1.0 - share), MOST // 2)
+        assert requests - warm - ending >= FEWEST
+        assert ending >= running
+    requests, warm, ending = counts(1e6, share)
     assert requests == MOST
     assert warm == MOST // 2
 
 
-def test_where_closed_forms_hold_both_say_the_same():
-    """At half the load, within the bounds that the grid of loads is held to: 5 % of the time per
-    token, 15 % of the first token."""
+@pytest.mark.parametrize("batching", ["mixed", "apart"])
+def test_requests_that_count_are_of_an_engine_that_stays_as_full(batching):
+    """Answers of 1,000 tokens at three quarters of the most: as many as are served say of the time
+    per token what ten times as many do, within the 5 % that closed forms are held to."""
     model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
-    closed = predict_rate(model, cluster, PLAN, 1.0, known)
-    rate = 0.5 * closed.most_requests_per_s
-    closed = predict_rate(model, cluster, PLAN, rate, known)
-    found, served = served_instead(model, cluster, PLAN, known, Client(), rate, closed)
+    plan = replace(PLAN, input_len=200.0, output_len=1000.0, batching=batching)
+    most = predict_rate(model, cluster, plan, 1.0, known).most_requests_per_s
+    rate = 0.75 * most
+    closed = predict_rate(model, cluster, plan, rate, known)
+    _, served = served_instead(model, cluster, plan, known, Client(), rate, closed)
+    many = one_by_one(model, cluster, plan, known, 10 * MOST, Client(), rate)
+    whole = many.after(MOST, MOST)
+    assert float(served.tpot.mean()) == pytest.approx(float(whole.tpot.mean()), rel=0.05)
+
+
+@pytest.mark.parametrize(("lengths", "share"), [((1000.0, 200.0), 0.5), ((128.0, 128.0), 0.3)])
+def test_where_closed_forms_hold_both_say_the_same(lengths, share):
+    """Within the bounds that the grid of loads is held to: 5 % of the time per token, 15 % of the
+    first token; also where passes over short prompts wait for their launches."""
+    model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
+    plan = replace(PLAN, input_len=lengths[0], output_len=lengths[1])
+    closed = predict_rate(model, cluster, plan, 1.0, known)
+    rate = share * closed.most_requests_per_s
+    closed = predict_rate(model, cluster, plan, rate, known)
+    found, served = served_instead(model, cluster, plan, known, Client(), rate, closed)
     one, other = found.prediction.latencies, closed.prediction.latencies
     assert float(one.tpot) == pytest.approx(float(other.tpot), rel=0.05)
     assert float(one.ttft) == pytest.approx(float(other.ttft), rel=0.15)

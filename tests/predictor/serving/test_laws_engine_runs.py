@@ -45,6 +45,15 @@ def test_a_prompt_beside_those_that_decode(slack: float, mixing: float, cost: fl
         assert ends(own, [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + cost)
 
 
+@pytest.mark.parametrize(("waits", "shown"), [(0.0, 0.5), (0.2, 0.3), (0.5, 0.0), (9.0, 0.0)])
+def test_attention_within_a_prompt_hides_while_launches_are_waited_for(
+    waits: float, shown: float
+) -> None:
+    """Of 1 s, 0.5 are attention, of which `waits` s hide."""
+    own = replace(table(core=0.005), slack=[[waits] * 2] * 2)
+    assert ends(own, [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + 0.5 + shown)
+
+
 def test_who_waited_for_room_is_read_as_soon_as_there_is_room() -> None:
     """The second of two that run ends at 6 s; the third has waited since 2.5 s."""
     own = table(most=2.0, scheduling="overlapped")

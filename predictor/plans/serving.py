@@ -40,6 +40,9 @@ SUMMED = ("card", "switch")
 """Where an engine's own all-reduce adds up: on the cards, small ones alone; or in the switch
 (symmetric memory, multimem), larger ones too."""
 
+STATES = ("whole", "half")
+"""Elements of what a state-space or delta-rule block keeps of a sequence: in 32 bits, or in 16."""
+
 REACHES = ("node", "fabric")
 """Ranks that an engine's own all-reduce spans: those of one node, or all that its innermost links
 reach, through switches beyond the node (NVLink of several trays, ICI of several hosts)."""
@@ -236,6 +239,7 @@ class ServingPlan:
     allreduce: str = "custom"
     summed: str = "card"
     reach: str = "node"
+    states: str = "whole"
     narrow_experts: str = "own"
     exchange: str = "alltoall"
     admission: str = "mean"

@@ -62,6 +62,7 @@ from predictor.plans.serving import (
     SESSIONS,
     SHARED_EXPERTS,
     SPLITTINGS,
+    STATES,
     SUMMED,
     WEIGHTS,
     WINDOWS,
@@ -262,6 +263,12 @@ _ENGINE = (
         choices=REACHES, default=ENGINE,
         more="Ranks of one node; or all that NVLink reaches, as in a rack of GB200 (TensorRT-LLM "
         "from 1.0, vLLM from 0.19), and chips of several hosts that share their links (TPU).",
+    ),
+    PlanField(
+        "states", WORD, "Elements of the states of scans and delta rules.", BOTH,
+        choices=STATES, default=ENGINE,
+        more="In 32 bits (SGLang, and checkpoints that ask for it: Nemotron-H, Qwen3.5); or in 16 "
+        "(vLLM where they do not: Qwen3-Next, Granite 4).",
     ),
     PlanField(
         "exchange", WORD, "How a mixture's tokens travel among attention replicas.",

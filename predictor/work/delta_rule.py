@@ -33,12 +33,12 @@ SLICE = 32.0
 """Columns of a state that one thread block keeps while it walks over the chunks (the same: BV)."""
 
 
-def state_bytes(model: Model, tp: Numeric, half: float) -> Numeric:
-    """State of one sequence in one block on one rank [bytes]: in 32 bits, and what the convolution
-    has seen last, whose elements have `half` bytes."""
+def state_bytes(model: Model, tp: Numeric, half: float, each: float) -> Numeric:
+    """State of one sequence in one block on one rank [bytes], of `each` bytes an element, and what
+    the convolution has seen last, whose elements have `half`."""
     state = model.delta_value_heads / tp * model.delta_key_dim * model.delta_value_dim
     seen = (model.delta_conv - 1.0) * model.delta_mixed_width / tp
-    return STATE_BYTES * state + half * seen
+    return each * state + half * seen
 
 
 def delta_block(at: WorkList, reading: Reading | None) -> None:
@@ -191,6 +191,5 @@ def update(at: WorkList, sequences: Numeric) -> None:
     """New token of each of `sequences` sequences: the state is read, corrected and written."""
     model = at.model
     rows = sequences * model.delta_value_heads / at.portion.tp * model.delta_key_dim
-    at.stream(
-        "delta.update", "elementwise", "scan", rows, float(model.delta_value_dim), 2 * STATE_BYTES
-    )
+    moved = 2.0 * at.software.state
+    at.stream("delta.update", "elementwise", "scan", rows, float(model.delta_value_dim), moved)

@@ -18,8 +18,7 @@ CHUNK = 128.0
 """Tokens of a chunk: the default of Megatron Core's and of the published Nemotron-H models."""
 
 STATE_BYTES = 4.0
-"""Of an element of a state, which is summed up over the whole context (Mamba-2's and vLLM's
-default: fp32)."""
+"""Of an element of a state while it is summed up over a context (Mamba-2: fp32)."""
 
 CONVOLUTION = 4.0
 """Tokens that the short convolution sees (Mamba-2: a kernel of 4)."""
@@ -32,11 +31,11 @@ def _widths(model: Model, tp: Numeric) -> tuple[Numeric, Numeric, Numeric]:
     return heads, groups, heads * model.mamba_head_dim + 2.0 * groups * model.mamba_state
 
 
-def state_bytes(model: Model, tp: Numeric, half: float) -> Numeric:
-    """State of one sequence in one block on one rank [bytes]: of the scan and the convolution,
-    whose elements have `half` bytes."""
+def state_bytes(model: Model, tp: Numeric, half: float, each: float) -> Numeric:
+    """State of one sequence in one block on one rank [bytes]: of the scan, of `each` bytes an
+    element, and of the convolution, whose elements have `half`."""
     heads, _, mixed = _widths(model, tp)
-    states = STATE_BYTES * heads * model.mamba_head_dim * model.mamba_state
+    states = each * heads * model.mamba_head_dim * model.mamba_state
     return states + half * (CONVOLUTION - 1.0) * mixed
 
 
@@ -111,7 +110,5 @@ def update(at: WorkList, sequences: Numeric) -> None:
     """New token of each of `sequences` sequences: the state is read, decayed, added to, written."""
     model = at.model
     heads, _, _ = _widths(model, at.portion.tp)
-    rows = sequences * heads * model.mamba_state
-    at.stream(
-        "mamba.update", "elementwise", "scan", rows, float(model.mamba_head_dim), 2.0 * STATE_BYTES
-    )
+    rows, moved = sequences * heads * model.mamba_state, 2.0 * at.software.state
+    at.stream("mamba.update", "elementwise", "scan", rows, float(model.mamba_head_dim), moved)

@@ -80,7 +80,13 @@ def software_of(plan: ServingPlan) -> Software:
         widens=apart,
         converts=converts,
         casts=plan.casts == "apart",
+        state=_state_element(plan),
     )
+
+
+def _state_element(plan: ServingPlan) -> float:
+    """Bytes of an element of the states that are kept between passes."""
+    return ELEMENT_BYTES[plan.half] if plan.states == "half" else mamba.STATE_BYTES
 
 
 def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
@@ -219,12 +225,12 @@ def read_bytes(model: Model, plan: ServingPlan, tokens: Numeric) -> Numeric:
 
 def state_bytes(model: Model, plan: ServingPlan) -> Numeric:
     """What all blocks on one rank keep of a sequence, however long it is [bytes]."""
-    half = ELEMENT_BYTES[plan.half]
+    half, each = ELEMENT_BYTES[plan.half], _state_element(plan)
     found: Numeric = 0.0
     if model.is_hybrid:
-        found = found + model.mamba_layers * mamba.state_bytes(model, plan.tp, half)
+        found = found + model.mamba_layers * mamba.state_bytes(model, plan.tp, half, each)
     if model.delta_layers:
-        found = found + model.delta_layers * delta_rule.state_bytes(model, plan.tp, half)
+        found = found + model.delta_layers * delta_rule.state_bytes(model, plan.tp, half, each)
     if model.is_compressed:
         kinds = model.attention_kinds
         found = found + sum(n * compressed.state_bytes(one) for n, one in kinds)

@@ -123,6 +123,16 @@ def test_tensorrt_llm_s_experts_and_how_far_its_sums_reach_on_blackwell():
     assert plan("vllm", "llama3-70b", "TPUv6e", version="0.11.0").reach == "fabric"
 
 
+def test_states_of_delta_rules_are_in_the_model_s_type_with_vllm_unless_its_checkpoint_says():
+    def states(engine, model):
+        given = {"model": model, "system": None, "accelerator": "H200-SXM-141GB", "tp": 4}
+        return assumed(framework=engine, **given)[0].states
+
+    assert states("vllm", "qwen3-next-80b-a3b") == "half"
+    assert states("vllm", "qwen3.5-397b-a17b") == "whole"
+    assert states("sglang", "qwen3-next-80b-a3b") == "whole"
+
+
 def test_rocm_s_decoding_shares_keys_from_its_own_kernel_on():
     fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
     found = [assumed(**{**fields, "version": v})[0].headwise for v in ("0.6.1", "0.6.2")]

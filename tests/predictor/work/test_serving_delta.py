@@ -80,6 +80,18 @@ def test_a_state_is_kept_in_place_of_a_cache() -> None:
     assert held(1000.0) == pytest.approx(1010 * 15 * 1024 + 45 * (rule + convolution))
 
 
+def test_states_in_sixteen_bits_take_half_as_much_and_as_long_to_update() -> None:
+    own, half = plan(), plan(states="half")
+    rule, convolution = 4 * (64 / 8) * 128 * 128, 2 * 3 * (2 * 2048 + 8192) / 8
+    assert state_bytes(QWEN, half) == 45 * (rule / 2 + convolution)
+    moved = [
+        next(o.bytes for o in decode_attention(QWEN, at, 7.0, 100.0) if o.name == "delta.update")
+        for at in (own, half)
+    ]
+    assert moved[0] == 2 * 7 * rule
+    assert moved[1] == moved[0] / 2
+
+
 def test_states_travel_with_the_cache_of_a_prompt_read_apart() -> None:
     own = plan(serving=1.0, prefill_workers=1.0, prefill_tp=8.0, kv_rate=1e9)
     moved = 1024 * 15 * 1024 + float(state_bytes(QWEN, own))

@@ -31,8 +31,8 @@ LENGTHS = {"input_len": (128.0, 4000.0), "output_len": (50.0, 1000.0)}
 
 MOST_PROMPTS = 0.5
 """Prompts that come to a replica within the time of a token up to which they are: of 480 loads of
-the grid those beyond are a sixth, whose times per token err by 11 % and up to 61, of the others by
-3 and up to 15."""
+the grid those beyond are a seventh, whose times per token err by 5 % and up to 31, of the others by
+1.5 and up to 17."""
 
 LIVES = 3.0
 """Lives of a request over the share of the largest rate that is free for which the engine fills

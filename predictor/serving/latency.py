@@ -411,7 +411,8 @@ def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -
     usual    a pass as it is on average
 
     In a wave requests come as soon as a pass has ended, and meet the one after it, which is full
-    of the prompts of those that ended before them.
+    of the prompts of those that ended before them; from the third group on, two of these where
+    the next pass is prepared already.
     """
     anywhere = before * usual
     waves = _waves(work)
@@ -419,8 +420,11 @@ def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -
         return np.asarray(anywhere)
     full = _full_pass(work, own)
     rest = np.maximum(full - work.launching * np.asarray(own.request), 0.0)
-    met, follow = rest + np.asarray(work.overlapped) * full, _following(work)
-    return np.asarray(np.where(waves, follow * met + (1.0 - follow) * anywhere, anywhere))
+    follow = _following(work)
+    # The second pass of a wave reads those that ended before the first of it began.
+    third = np.maximum(2.0 * follow - 1.0, 0.0)
+    met = follow * rest + third * np.asarray(work.overlapped) * full
+    return np.asarray(np.where(waves, met + (1.0 - follow) * anywhere, anywhere))
 
 
 def looks(work: Work, after: Numeric) -> Array:

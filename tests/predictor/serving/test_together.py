@@ -47,7 +47,7 @@ def test_lengths_alike_keep_clients_together(framework):
     assert off < min(0.5 * far, np.log(2.0))
 
 
-@pytest.mark.parametrize(("given", "made"), [(1000, 200), (4000, 500), (5000, 250), (8000, 100)])
+@pytest.mark.parametrize(("given", "made"), [(800, 200), (1000, 200), (4000, 500), (8000, 100)])
 @pytest.mark.parametrize("framework", ["vllm", "tensorrt-llm"])
 def test_a_wave_meets_the_prompts_of_those_that_ended_before(framework, given, made):
     """Clients of one length each whose prompts take several passes: each comes when a pass over the
@@ -124,10 +124,9 @@ def test_fewer_rounds_are_more_of_an_opening():
         assert share == pytest.approx(1.0 / rounds, rel=0.25)
 
 
-@pytest.mark.parametrize("rounds", [2.0, 5.0])
+@pytest.mark.parametrize("rounds", [1.0, 2.0, 3.0, 5.0])
 def test_a_few_rounds_are_what_requests_one_by_one_show(rounds):
-    """A run of two or five requests of each client: nearer to requests one by one than ten rounds
-    are."""
+    """A run of some requests of each client, their opening wave among them: within 7 %."""
     request = completed(framework="vllm", variation=0.0, rounds=rounds)
     plan = request.plan
     table = pass_table(
@@ -136,16 +135,5 @@ def test_a_few_rounds_are_what_requests_one_by_one_show(rounds):
     count = int(rounds * CLIENTS)
     lengths = (np.full(count, float(one)) for one in (plan.input_len, plan.output_len))
     shown = float(np.mean(serve(table, *lengths, clients=CLIENTS).ttft))
-    ten = completed(framework="vllm", variation=0.0)
-    off, far = (
-        abs(
-            np.log(
-                float(
-                    predict_inference(one.model, one.cluster, one.plan, CALIBRATION).latencies.ttft
-                )
-                / shown
-            )
-        )
-        for one in (request, ten)
-    )
-    assert off < far
+    told = predict_inference(request.model, request.cluster, plan, CALIBRATION)
+    assert float(told.latencies.ttft) == pytest.approx(shown, rel=0.07)

@@ -326,7 +326,8 @@ def test_constants_of_rules_are_their_kernels() -> None:
     assert sparse.SCALE_BYTES == 4.0, "a scale in 32 bits"
     state = 4 * VALUES / TP * KD * VD
     seen = 2 * (CONV - 1) * (2 * KEYS * KD + VALUES * VD) / TP
-    assert float(rule_bytes(RULE, TP, 2.0)) == state + seen
+    assert float(rule_bytes(RULE, TP, 2.0, 4.0)) == state + seen
+    assert float(rule_bytes(RULE, TP, 2.0, 2.0)) == state / 2 + seen
 
 
 @pytest.mark.parametrize("kind", ["ulysses", "ring"])

@@ -13,7 +13,8 @@ from predictor.records import dataclass
 
 TRIES = 5
 """Newton steps from the highest clock to that of a limit: the power that they leave is within 2e-6
-of it (four hundred thousand drawn limits and curves; one step fewer leaves 2e-3 of some)."""
+of it (four hundred thousand drawn limits and curves; 1e-5 at their knees; one step fewer leaves
+2e-3 of some)."""
 
 BLOCK = 1 << 13
 """Of clocks that are sought together: their terms stay in the processor's cache."""
@@ -35,8 +36,8 @@ class VoltageCurve:
     floor   relative voltage that is never gone below
     """
 
-    slope: Numeric = 0.6
-    floor: Numeric = 0.85
+    slope: Numeric
+    floor: Numeric
 
 
 def switching(clock: Numeric, curve: VoltageCurve) -> Array:

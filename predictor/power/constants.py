@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-import numpy as np
-
 from predictor.arrays import Numeric
 from predictor.power.clock import VoltageCurve
 from predictor.records import dataclass
@@ -82,10 +78,10 @@ class PowerConstants:
     reference: Numeric
     tracking: Numeric
     slowdown: Numeric
-    widen: Numeric = 0.0
-    beside: Numeric = 1.0
-    clock: Numeric = np.nan
-    sigma: Numeric = 0.2
-    curve: VoltageCurve = field(default_factory=VoltageCurve)
-    resistance: dict[str, float] = field(default_factory=dict)
-    status: str = "relatives"
+    widen: Numeric
+    beside: Numeric
+    clock: Numeric
+    sigma: Numeric
+    curve: VoltageCurve
+    resistance: dict[str, float]
+    status: str

@@ -7,8 +7,6 @@ constant + static + dynamic form of Kandiah et al. 2021 (AccelWattch) and Guerre
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
@@ -162,19 +160,3 @@ def operating(
         power = np.where(over, np.minimum(power, fixed + room), power)
         whole = False
     return Operating(found, slower, power, other if whole else other / slower)
-
-
-def joined(first: Activity, second: Activity) -> Activity:
-    """Both beside each other: the longer time, all of the work of both."""
-    return replace(
-        first,
-        time=np.maximum(first.time, second.time),
-        flop=np.asarray(first.flop) + second.flop,
-        bytes=np.asarray(first.bytes) + second.bytes,
-        link=np.asarray(first.link) + second.link,
-        widened=np.asarray(first.widened) + second.widened,
-        rows=np.maximum(first.rows, second.rows),
-        spinning=np.maximum(first.spinning, second.spinning),
-        padded=np.maximum(first.padded, second.padded),
-        halted=np.minimum(first.halted, second.halted),
-    )

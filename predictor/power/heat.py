@@ -124,7 +124,7 @@ def settle(
     limits: Array = np.asarray(limit, float)
     warm: Array = _expected(drawn, share, constants, limits, chassis)
     every = (max(chassis.rows, 1), *(1,) * (warm.ndim - 1))
-    throttled: Mask = np.zeros(1, dtype=bool)
+    throttled: Mask = np.zeros((), dtype=bool)
     for turn in range(MOST):
         states = [operating(one, constants, limits, clock, warm, limit) for one in drawn]
         times = [part * one.slower for part, one in zip(share, states, strict=True)]
@@ -142,7 +142,8 @@ def settle(
         # None draws less than without a context; what stands before it may cool down meanwhile.
         carried = (constants.slowdown - 0.5 * gap - around) / resistance
         room = np.maximum(carried, constants.off) / warming
-        held = np.minimum(np.minimum(limits, mean / constants.tracking) * room, limit)
+        highest = np.maximum.reduce(np.broadcast_arrays(*(one.power for one in states)))
+        held = np.minimum(np.minimum(limits, highest / constants.tracking) * room, limit)
         far = throttled & (np.abs(held / limits - 1.0) > NEAR)
         limits = np.where(throttled, held, limits)
         warm = np.minimum(temperature, constants.slowdown)

@@ -85,7 +85,7 @@ def test_temperatures_are_those_of_what_is_drawn_at_them() -> None:
 
 
 def test_what_lies_below_its_limit_keeps_its_clock() -> None:
-    assert settled(700.0, 100.0, 400.0, 100.0, 1.0, VoltageCurve()) == 1.0
+    assert settled(700.0, 100.0, 400.0, 100.0, 1.0, VoltageCurve(0.6, 0.85)) == 1.0
 
 
 def test_streaming_loses_no_time_to_a_clock_that_products_follow() -> None:

@@ -72,6 +72,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
     matrices = model.attention_blocks * attention_parameters(model, plan.tp)
     matrices = matrices + model.mamba_layers * model.mamba_matrix / plan.tp
+    matrices = matrices + (model.mamba_layers + model.delta_layers) * model.norm_parameters
     if model.delta_layers:
         matrices = matrices + model.delta_layers * delta_parameters(model, plan.tp)
     experts: Numeric = 0.0
@@ -79,10 +80,12 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
         dense = dense + model.moe_layers * mixture_parameters(model, plan.tp)
         one = model.num_experts / plan.ep * expert_parameters(model, plan.etp)
         experts = model.moe_layers * one * WEIGHT_BYTES[plan.weights]
-    both = model.embedding_parameters + model.head_parameters
-    # First and last stage hold one of the two tables each; one stage alone holds both.
-    tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, both) / plan.tp
-    tables = tables + model.input_projection + model.stream_matrix
+    words = model.vocab * model.embedding_width
+    # First and last stage hold one of the two tables each; one stage alone holds both. Positions
+    # are whole on every rank (`wpe` of vllm/model_executor/models/gpt2.py).
+    tables = np.where(np.asarray(plan.pp) > 1, words, words + model.head_parameters) / plan.tp
+    tables = tables + model.embedding_parameters - words
+    tables = tables + model.input_projection + model.stream_matrix + model.norm_parameters
     return np.asarray((narrow * matrices + blocks * dense + experts) * layers + ends * tables)
 
 

@@ -170,8 +170,7 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
         return (model.attention_matrix - shared + split) / tp + shared + whole
     if model.is_latent:
         latent = model.latent_down_matrix + model.index_matrix
-        vectors = whole + model.q_lora_rank + model.kv_lora_rank
-        return (model.attention_matrix - latent) / tp + latent + vectors
+        return (model.attention_matrix - latent) / tp + latent + whole
     # Key and value projections are replicated where tp exceeds the key/value heads.
     extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
     replicated = model.hidden * model.kv_heads * model.kv_head_columns * extra
@@ -227,9 +226,11 @@ def layer_parameters(model: Model, tp: Numeric) -> Numeric:
 
 
 def _mixers(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of the mean layer's attention and state-space blocks, and of its delta rules."""
+    """Parameters of the mean layer's attention and state-space blocks, of its delta rules, and of
+    what mixes its streams."""
     mamba = model.mamba_matrix / tp + model.norm_parameters
     mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
+    mixers = mixers + model.stream_layer_matrix
     if not model.delta_layers:
         return mixers
     return mixers + model.delta_share * (delta_parameters(model, tp) + model.norm_parameters)
@@ -257,7 +258,7 @@ def stage_parameters(
     looked_up = wide if plan.vocab_parallel else wide * plan.tp
     ends = (
         at.embeds * (looked_up + positions)
-        + at.heads * (table + model.norm_parameters)
+        + at.heads * (table + model.norm_parameters + model.stream_sum_matrix)
         - shared * table
     )
     held = blocks(model, plan, at)

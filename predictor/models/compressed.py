@@ -99,8 +99,16 @@ class Compressed:
         return (2 + self.streams) * self.streams if self.streams > 1 else 0
 
     @property
+    def stream_layer_matrix(self) -> int:
+        """Weights that those come from, of the two blocks of a layer."""
+        return 2 * self.streams * self.hidden * self.stream_mixes
+
+    @property
+    def stream_sum_matrix(self) -> int:
+        """Weights of the last sum of the streams."""
+        return self.streams**2 * self.hidden if self.streams > 1 else 0
+
+    @property
     def stream_matrix(self) -> int:
-        """Weights that those come from, of the two blocks of all layers, and of the last sum."""
-        if self.streams <= 1:
-            return 0
-        return self.streams * self.hidden * (2 * self.layers * self.stream_mixes + self.streams)
+        """Weights that streams are mixed by, of all layers and of the last sum."""
+        return self.layers * self.stream_layer_matrix + self.stream_sum_matrix

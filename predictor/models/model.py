@@ -384,6 +384,8 @@ class Model(DeltaRule, Mixture, Compressed):
         """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
         if self.is_compressed:
             return self.compressed_vectors[0], self.norm_parameters + self.compressed_vectors[1]
+        if self.is_latent:
+            return 0, self.norm_parameters + self.q_lora_rank + self.kv_lora_rank
         qkv = self.attention_width + self.kv_heads * self.kv_head_columns
         if self.bias:
             return qkv, self.norm_parameters + self.hidden
@@ -405,7 +407,8 @@ class Model(DeltaRule, Mixture, Compressed):
             mixers += self.layers * self.norm_parameters
         return (
             mixers
-            + self.ffn_blocks * sum(self.ffn_vectors)
+            + (self.ffn_blocks - self.moe_layers) * sum(self.ffn_vectors)
+            + self.moe_layers * self.norm_parameters
             + self.moe_layers * self.num_experts * sum(self.expert_vectors)
             + (self.mamba_layers + self.delta_layers + 1) * self.norm_parameters
         )

@@ -43,7 +43,7 @@ def test_training_and_serving_divide_a_model_alike() -> None:
     of them together hold it whole, some of it more than once."""
     for name in NAMES:
         own = catalog.model(name)
-        model = replace(own, vocab=-(-own.vocab // 16) * 16)  # no rows that fill up the ranks' parts
+        model = replace(own, vocab=-(-own.vocab // 16) * 16)
         for tp in (2.0, 16.0):
             for ep in (1.0, 2.0) if model.is_moe else (1.0,):
                 trained = float(held(model, tp=tp, ep=ep, etp=tp / ep)[0, 2])

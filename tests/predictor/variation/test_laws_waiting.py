@@ -10,7 +10,7 @@ import pytest
 from predictor.errors import InputError
 from predictor.variation import SILENT, Meeting, Series, waiting
 from predictor.variation.faults import NONE, fault, faults
-from predictor.variation.links import NIC, fair_shares, rerouted
+from predictor.variation.links import fair_shares, rerouted
 from predictor.variation.meeting import late
 from predictor.variation.montecarlo import ALLOCATIONS, MOST, _correlated, _pipelines, draw
 from predictor.variation.order import clark, normal_maximum
@@ -54,9 +54,10 @@ def test_replicas_wait_for_the_unluckiest_of_those_about_as_slow() -> None:
     assert float(found.step) == pytest.approx(own * (alike * d(r) + 1.0 - alike))
 
 
-def test_ranks_of_a_section_wait_for_the_later_of_one_and_the_others() -> None:
+@pytest.mark.parametrize("t", [2.0, 4.0])
+def test_ranks_of_a_section_wait_for_the_later_of_one_and_the_others(t: float) -> None:
     """Clark's larger of the slowest accelerator, with its noise, and of the slowest of the rest."""
-    gpu, work, t, p, m = 0.02, 0.03, 4.0, 3.0, 5.0
+    gpu, work, p, m = 0.02, 0.03, 3.0, 5.0
     found = waiting(Meeting(t, p, 1.0, m), gpu, work, SILENT)
     both = math.hypot(gpu, work)
     section, noise = clark((gpu * e(t * p), work), (both * e(t - 1.0), both * d(t - 1.0)))
@@ -69,7 +70,8 @@ def test_a_layout_on_fewer_accelerators_loses_replicas_then_stages_then_ranks() 
     whole = Meeting(8.0, 4.0, 16.0, 5.0, 2.0, 3.0)
     assert (whole.accelerators, Meeting(1.0, 1.0, 1.0, 1.0).sections) == (512.0, 1.0)
     assert Meeting(1.0, 1.0, 1.0, 1.0).chunks == 1.0
-    for most, left in ((1000.0, (8, 4, 16)), (64.0, (8, 4, 2)), (16.0, (8, 2, 1)), (4.0, (4, 1, 1))):
+    lefts = {1000.0: (8, 4, 16), 64.0: (8, 4, 2), 16.0: (8, 2, 1), 4.0: (4, 1, 1)}
+    for most, left in lefts.items():
         own = whole.of(most)
         assert (own.ranks, own.stages, own.replicas) == left
         assert (own.batches, own.chunks, own.sections) == (5.0, 2.0, 3.0)

@@ -1,4 +1,4 @@
-"""Runs, not only steps: failures, fleets and machines that vary, by their equations written anew."""
+"""Runs, not only steps: failures, fleets, machines that vary, by their equations anew."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from predictor.variation import LEVELS, SILENT, Meeting, Profile, stalled, waiti
 
 Make = Callable[..., TrainingPlan]
 SMALL = Model(
-    name="small", layers=4, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=1024, vocab=4096
+    name="small", layers=4, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=1024,
+    vocab=4096,
 )  # fmt: skip
 TIMES = Reliability(mtbf=4e7, sigma=0.4, restart=500.0, storage=1e6, blocking=0.25)
 

@@ -369,7 +369,8 @@ class EngineRun:
         elif self.waiting and self.ahead and self.came[self.waiting[0]] > self.seen:
             leap = 1
         decode, mean = self.decode.at, self.cached / many
-        if leap > 1 and until < math.inf and (self.watched or many + len(self.waiting) < self.most):
+        seeks = self.watched or self.polling > 1 or many + len(self.waiting) < self.most
+        if leap > 1 and until < math.inf and seeks:
             leap = max(min(leap, int((until - self.now) / decode(many, mean)) + 1), 1)
         each = decode(many, mean + 0.5 * leap)
         self.seen = self.now + (leap - 1) * each
@@ -380,7 +381,8 @@ class EngineRun:
         self.cached += many * leap
         self.crowded = False
         if not self.waiting and not self.holds:
-            self.looked = self.step - (self.step - self.looked) % self.polling
+            # Looks that found nobody; that at the end of this pass is yet to come.
+            self.looked += (self.step - 1 - self.looked) // self.polling * self.polling
         return True
 
     def _resume(self, each: float) -> int:

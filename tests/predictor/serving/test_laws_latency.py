@@ -377,6 +377,9 @@ def test_passes_with_prompts_are_a_chain_of_two_states() -> None:
     shares = np.linalg.matrix_power(chain, 200)[0]
     found = float(with_prompts(np.asarray(rate), np.asarray(step), np.asarray(one), share, more))
     assert found == pytest.approx(shares[1])
+    alone = float(with_prompts(np.asarray(rate), np.asarray(step), np.asarray(one)))
+    some_alone = some / (math.exp(-rate * one) + some)  # no pass has more than one prompt
+    assert alone == pytest.approx(some_alone)
 
 
 def test_engines_look_for_requests_every_so_many_passes() -> None:

@@ -1,5 +1,5 @@
-"""What predictions of serving are made of, each counted from the others: loads, micro-batches, parts
-of a latency, what they draw."""
+"""What predictions of serving are made of, each counted from the others: loads, micro-batches,
+parts of a latency, what they draw."""
 
 from __future__ import annotations
 

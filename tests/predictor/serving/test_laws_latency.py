@@ -391,3 +391,15 @@ def test_engines_look_for_requests_every_so_many_passes() -> None:
     assert float(looks(held, 100.0)) == 8.0
     assert float(looks(counted.work(hold=1.0, polling=8.0, running=1.0), 100.0)) == 1.0
     assert float(looks(counted.work(polling=8.0), 10.0)) == 8.0
+
+
+@pytest.mark.parametrize("synchrony", [0.0, 0.5])
+def test_five_times_as_many_prompts_in_five_times_as_many_passes(synchrony: float) -> None:
+    """Take five times as long beyond their shares of full passes."""
+    own = counted.work(apart=1.0, synchrony=synchrony)
+    engine, prompt = counted.OWN, np.asarray(0.7)
+    one, five = (
+        float(_own_passes(own, engine, np.asarray(0.6 * n), prompt, n)) for n in (1.0, 5.0)
+    )
+    assert five == pytest.approx(5.0 * one)
+    assert one > 0.0

@@ -191,7 +191,7 @@ def test_layouts_are_in_the_order_in_which_they_are_tried() -> None:
     assert _batch_divides({**ASKED, "global_batch": 16, "micro_batch": 2}, 2, 2, 2)
     assert layouts(draft(tp=4, pp=3)) == [(4, 3, 1)]
     assert layouts(draft(global_batch=16))[0] == (1, 1, 4)
-    assert layouts(draft(global_batch=16, seq_len=1024))[0] == (2, 2, 1)
+    assert layouts(draft(global_batch=16, seq_len=1024))[0] == (4, 1, 1)
 
 
 def test_long_sequences_are_divided_where_nothing_fits_otherwise() -> None:

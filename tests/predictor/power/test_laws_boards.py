@@ -126,13 +126,19 @@ def test_clocks_that_are_not_exceeded_are_those_of_a_batch_and_of_each() -> None
     assert batch.beside == pytest.approx(120.0 / stretch(batch.clock, 0.9))
 
 
-def test_the_lowest_clock_is_held_whatever_it_draws() -> None:
+def test_at_the_lowest_clock_events_take_the_time_that_a_limit_leaves_them() -> None:
+    """What leaks aside, their energy is that of the lowest clock; heat alone leaves none out."""
     own = drawn(60.0, 450.0, 120.0, 0.9)
-    found = operating(own, BOARD, 70.0)
     least = float(power_at(LOWEST, 60.0, 450.0, 120.0, 0.9, CURVE))
+    found = operating(own, BOARD, 80.0)
     assert float(found.clock) == LOWEST
-    assert float(found.power) == pytest.approx(least)
-    assert least > 70.0
+    assert float(found.power) == pytest.approx(0.97 * 80.0)
+    longer = (least - 60.0) / (0.97 * 80.0 - 60.0)
+    assert float(found.slower) == pytest.approx(float(stretch(LOWEST, 0.9)) * longer)
+    assert float(found.beside) == pytest.approx(120.0 / float(found.slower))
+    hot = operating(own, BOARD, 80.0, stated=700.0)
+    assert float(hot.power) == pytest.approx(least)
+    assert least > 80.0
 
 
 def test_five_steps_settle_within_a_hundred_thousandth() -> None:
@@ -342,8 +348,13 @@ def test_a_step_waits_for_its_hottest_position_and_spins_meanwhile() -> None:
     }
     pieces = {"forward": np.ones(()), "backward": np.ones(())}
     found = powered(work, pieces, BOARD, TWO, Conditions(limit=500.0))
-    state = settle([demand(one, BOARD) for one in work.values()],
-                   [np.asarray(one.time) for one in work.values()], BOARD, 500.0, TWO)
+    state = settle(
+        [demand(one, BOARD) for one in work.values()],
+        [np.asarray(one.time) for one in work.values()],
+        BOARD,
+        500.0,
+        TWO,
+    )
     times = [float(one.time) for one in work.values()]
     slower = np.array([one.slower for one in state.states])  # (parts, rows)
     lasts = np.array(times)[:, None] * slower
@@ -376,8 +387,10 @@ def test_a_step_waits_for_its_hottest_position_and_spins_meanwhile() -> None:
 def test_kernels_that_a_limit_holds_are_a_share_of_their_phase() -> None:
     """Products under a limit beside streaming that stays below it; a clock that is not exceeded
     holds what follows it; of boards that differ the least sure one counts."""
-    work = {"forward.products": replace(BUSY, time=1.0, flop=9e14, core=1.0),
-            "forward.others": Activity(0.5, bytes=1e12, rows=1e3)}
+    work = {
+        "forward.products": replace(BUSY, time=1.0, flop=9e14, core=1.0),
+        "forward.others": Activity(0.5, bytes=1e12, rows=1e3),
+    }
     found = powered(work, {"forward": np.ones(())}, BOARD, WET, Conditions(limit=400.0))
     longer = float(found.phases[0].time) - 0.5
     assert longer > 1.0

@@ -48,6 +48,18 @@ from predictor.serving.offload import (
     with_prompts,
 )
 from predictor.serving.parts import COMPUTE, TERMS, Pass
+from predictor.serving.pass_times import (
+    MADE,
+    MADE_LAYER,
+    NOTHING,
+    PICKLED,
+    DeviceTime,
+    Work,
+    listed,
+    making,
+    software_of,
+    told,
+)
 from predictor.serving.passes import _intensity, _launched, term_of
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import predict_rate
@@ -368,3 +380,42 @@ def test_a_rate_is_the_concurrency_that_ends_as_many_and_the_wait_between() -> N
     told = found.prediction.breakdown
     assert float(told["queue"]) == pytest.approx(float(one.breakdown["queue"]) + wait)
     assert sum(map(float, told.values())) == pytest.approx(float(latency.e2e))
+
+
+def test_hosts_of_passes_by_what_they_do() -> None:
+    """A session of 32 layers, of two tensors each; sixty more of ten us; told workers write and read
+    every token; blocks of sixteen tokens are listed."""
+    made = plan(session="made")
+    assert making(made, 32.0) == pytest.approx(MADE + 32.0 * MADE_LAYER)
+    assert 2 * 9e-6 < MADE_LAYER < 2 * 15e-6  # two tensors
+    assert pytest.approx(60 * 10e-6) == MADE
+    assert making(plan(), 32.0) == 0.0
+    pickled = plan(control="pickled", tp=4.0)
+    assert float(told(pickled, 100.0)) == pytest.approx(4 * 100 * PICKLED)
+    assert float(told(replace(pickled, tp=1.0), 100.0)) == 0.0
+    assert told(plan(tp=4.0), 100.0) == 0.0
+    assert 12e-9 < PICKLED < 12e-9 + 24e-9
+    assert float(np.asarray(listed(plan(block_tables="listed"), 160.0))) == 10.0
+    assert listed(plan(), 160.0) == 0.0
+    asked = software_of(plan(variation=0.0, scheduling="overlapped", front_end="inside"))
+    assert (bool(asked["alike"]), asked["overlapped"], asked["streamed"]) == (True, 1.0, 1.0)
+    other = software_of(plan(variation=0.1, drafted=3.0, draft_cost=0.1, acceptance=0.5))
+    assert (bool(other["alike"]), other["overlapped"], other["streamed"]) == (False, 0.0, 0.0)
+    assert float(other["drafting"]) == pytest.approx(0.3)
+    assert float(other["per_pass"]) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+
+
+def test_work_of_which_nothing_is_said_is_plain() -> None:
+    """One pass, graphs or not, an engine that looks every time and reads its own prompts."""
+    one = DeviceTime(1.0, 0.0, 1.0)
+    assert one.passes == 1.0
+    names = ("together", "captured", "sequences", "fill", "running", "clients", "static",
+             "new_tokens", "output_len", "chunk", "synchrony")  # fmt: skip
+    given: dict[str, Any] = dict.fromkeys(names, 1.0)
+    work = Work(prompts=one, decoding=one, **given)
+    ones = {"per_pass", "launching", "polling"}
+    others = ("drafting", "overlapped", "workers", "shared", "transfer", "apart", "hold", "started",
+              "streamed", "shown", "answered", "told", "making", "listed", "alike")  # fmt: skip
+    assert {name: getattr(work, name) for name in ones} == dict.fromkeys(ones, 1.0)
+    assert {name: getattr(work, name) for name in others} == dict.fromkeys(others, 0.0)
+    assert work.single is NOTHING

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from predictor.serving.gathering import pass_lengths
 from predictor.serving.latency import (
     WAITING_SHARE,
     Latencies,
@@ -403,3 +404,20 @@ def test_five_times_as_many_prompts_in_five_times_as_many_passes(synchrony: floa
     )
     assert five == pytest.approx(5.0 * one)
     assert one > 0.0
+
+
+def test_lengths_of_passes_by_hand() -> None:
+    """Where prompts have passes of their own: one by itself, every other its share of a full one
+    and no more; where they ride along: the passes and what the first adds, the others' shares as
+    far as they delay."""
+    lots = np.random.default_rng(3)
+    for _ in range(40):
+        work, own = drawn(lots)
+        hand, found = Hand(work, own), pass_lengths(work, own)
+        alone = hand.prompts(work.single)
+        first, each = hand.passes * hand.step + hand.beside, own.mixing * hand.share
+        if work.apart:
+            first, each = alone, min(hand.share, alone)
+        expected = (hand.step, first, each, alone)
+        told = [float(getattr(found, name)) for name in ("step", "first", "each", "alone")]
+        assert told == pytest.approx(list(expected))

@@ -26,6 +26,9 @@ be held below its slowdown temperature."""
 NEAR = 1e-3
 """Share by which the power that the cooling carries away changes between rounds that agree."""
 
+DEGREES = 0.1
+"""By which the temperature changes between them [K]: what leaks, by 0.2 %."""
+
 COOLINGS = ("air", "liquid", "immersion")
 
 
@@ -142,11 +145,15 @@ def settle(
         # None draws less than without a context; what stands before it may cool down meanwhile.
         carried = (constants.slowdown - 0.5 * gap - around) / resistance
         room = np.maximum(carried, constants.off) / warming
-        highest = np.maximum.reduce(np.broadcast_arrays(*(one.power for one in states)))
-        held = np.minimum(np.minimum(limits, highest / constants.tracking) * room, limit)
-        far = throttled & (np.abs(held / limits - 1.0) > NEAR)
-        limits = np.where(throttled, held, limits)
-        warm = np.minimum(temperature, constants.slowdown)
+        powers = np.broadcast_arrays(*(one.power / constants.tracking for one in states))
+        # Above the most that is drawn a limit holds nothing, nor below the least: at the lowest
+        # clock that stays, and what lets a warmer chip go on starts from there.
+        holding = np.clip(limits, np.minimum.reduce(powers), np.maximum.reduce(powers))
+        held = np.minimum(holding * room, limit)
+        now = np.minimum(temperature, constants.slowdown)
+        apart = (np.abs(held / limits - 1.0) > NEAR) | (np.abs(now - warm) > DEGREES)
+        far = throttled & apart
+        limits, warm = np.where(throttled, held, limits), now
         if turn + 1 >= ROUNDS and not np.any(far):
             break
     return Settled(

@@ -22,6 +22,8 @@ from predictor.power import (
     powered,
     settle,
 )
+from predictor.power.demand import LEFT, leaking
+from predictor.power.heat import AIR
 
 BOARDS = (
     "H100-SXM5-80GB", "A100-SXM4-80GB", "B200-SXM-180GB", "MI300X-192GB", "V100-SXM2-16GB",
@@ -57,6 +59,15 @@ def limits_of(board: PowerConstants, lower: float, higher: float) -> tuple[float
     return tuple(awake + (0.02 + 0.98 * part) * (own - awake) for part in (least, most))  # type: ignore[return-value]
 
 
+def held_to(
+    limit: float, board: PowerConstants, activity: Activity, warm: float | np.ndarray
+) -> np.ndarray:
+    """What a limit holds work to [W]: no clock takes away what leaks, beside which `LEFT` of the
+    limit is left to work."""
+    leaks = demand(activity, board).fixed * leaking(board, warm)
+    return np.asarray(np.maximum(limit, leaks + LEFT * limit))
+
+
 @given(drawn=work(), lower=shares, higher=shares, warm=st.floats(30.0, 85.0))
 def test_a_lower_limit_is_never_quicker_nor_exceeded(
     drawn: tuple[PowerConstants, Activity], lower: float, higher: float, warm: float
@@ -67,7 +78,7 @@ def test_a_lower_limit_is_never_quicker_nor_exceeded(
     tight, loose = (
         operating(demand(activity, board), board, w, temperature=warm) for w in (less, more)
     )
-    assert tight.power <= less * (1 + 1e-6)
+    assert tight.power <= held_to(less, board, activity, warm) * (1 + 1e-6)
     assert tight.power <= loose.power * (1 + 1e-5)
     assert tight.slower >= loose.slower * (1 - 1e-5) >= 1.0 - 1e-4
     assert tight.clock <= loose.clock * (1 + 1e-5)
@@ -124,6 +135,22 @@ def test_a_chip_is_hotter_than_its_slowdown_at_the_lowest_clock_alone(
     assert np.all(clock[hot] <= LOWEST + 1e-6)
 
 
+def test_what_heat_held_at_its_lowest_clock_goes_on_as_the_air_cools() -> None:
+    """At first the front warms the air by all it demands, and the rear falls to its lowest clock;
+    once the front is held, the rear draws what carries its heat away at its slowdown."""
+    board = catalog.power_constants(catalog.accelerator("MI300X-192GB"))
+    activity = Activity(time=1.0, flop=2.86e14, rows=1.0, spinning=1.0)
+    flow = 0.045 * float(np.asarray(board.limit)) / 700.0
+    chassis = Chassis("air", 73.0, 2, flow)
+    found = settle([demand(activity, board)], [np.ones(())], board, board.limit, chassis)
+    resistance, slowdown = board.resistance["air"], float(np.asarray(board.slowdown))
+    front = (slowdown - 73.0) / resistance
+    rear = (slowdown - 73.0 - front / (AIR * flow)) / resistance
+    assert found.temperature == pytest.approx(slowdown, abs=0.05)
+    assert found.mean == pytest.approx([front, rear], rel=1e-3)
+    assert found.states[0].clock == pytest.approx([0.5523, 0.2770], abs=1e-3)
+
+
 @given(drawn=work(), lower=shares, second=work(), inlet=st.floats(15.0, 70.0))
 def test_phases_add_up_and_stay_within_their_limit(
     drawn: tuple[PowerConstants, Activity],
@@ -147,7 +174,9 @@ def test_phases_add_up_and_stay_within_their_limit(
     parts = [one.time * one.power for one in found.phases]
     assert float(found.energy) == pytest.approx(float(np.sum(parts)))
     assert float(found.mean) * float(found.time) == pytest.approx(float(found.energy))
-    assert all(float(one.power) <= less * (1 + 1e-6) for one in found.phases)
+    warm = np.minimum(found.temperature, board.slowdown)
+    most = max(float(held_to(less, board, one, warm).max()) for one in (activity, other))
+    assert all(float(one.power) <= most * (1 + 1e-6) for one in found.phases)
     highest = max(float(one.power) for one in found.phases)
     assert float(found.mean) <= float(found.averaged) * (1 + 1e-12)
     assert float(found.averaged) <= float(found.instant) * (1 + 1e-12)

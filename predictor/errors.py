@@ -17,12 +17,15 @@ class InputError(ValueError):
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that `name` most resembles (case does not count), or None."""
+    """Return the choice that `name` most resembles (case does not count), else the only one that
+    begins with it, or None."""
     import difflib
 
-    folded = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    return folded[close[0]] if close else None
+    folded, word = {choice.lower(): choice for choice in choices}, name.lower()
+    close = difflib.get_close_matches(word, folded, n=1, cutoff=0.6)
+    begun = [choice for choice in folded if word and choice.startswith(word)]
+    found = close or (begun if len(begun) == 1 else [])
+    return folded[found[0]] if found else None
 
 
 def unknown(what: str, name: object, choices: Iterable[str], hint: str = "") -> InputError:

@@ -24,7 +24,8 @@ from calibration.checks.kernels import families, libraries_left_out
 from calibration.checks.strangers import between_sources
 from calibration.kernels.fit import op_of
 from calibration.kernels.leaning import LEANT
-from calibration.kernels.models import KernelFit, fit_few, fit_kernels
+from calibration.kernels.models import fit_few, fit_kernels
+from calibration.kernels.parts import KernelFit
 from calibration.kernels.power import power_left_out
 from calibration.kernels.throttle import fit_throttle
 from calibration.network.fit import fit_links

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.kernels.fit import fit_points, folds_of, points_of, predict_points
-from calibration.kernels.models import merge_dtypes, part_of, split
+from calibration.kernels.parts import merge_dtypes, part_of, split
 from calibration.tables.libraries import library, log_times, typical
 from predictor import catalog
 

@@ -54,8 +54,8 @@ def anchored_mean(values: Array, weights: Array, above: float, prior: float) -> 
 def own_levels(runs: Runs, run: RunParameters, masks: Sequence[Mask]) -> Array:
     """Log of the factor at which the median error of some runs is none, for every set of them.
 
-    A factor does not stretch all of a step (`training.step.alone`): the root is sought by secants,
-    as far as `MOST_LEVEL`.
+    A factor does not stretch all of a step (`training.software.alone`): the root is sought by
+    secants, as far as `MOST_LEVEL`.
     """
     own = np.zeros(len(runs.points))
     value: Array = np.zeros(len(masks))

@@ -14,12 +14,13 @@ from predictor.models.compressed import Compressed
 from predictor.models.delta import DeltaRule
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
+from predictor.models.state_space import StateSpace
 from predictor.models.tower import Tower
 from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Model(DeltaRule, Mixture, Compressed):
+class Model(StateSpace, DeltaRule, Mixture, Compressed):
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
@@ -320,21 +321,6 @@ class Model(DeltaRule, Mixture, Compressed):
     def attention_matrices(self) -> int:
         """Weights of the projections of all attention blocks."""
         return sum(blocks * one.attention_matrix for blocks, one in self.attention_kinds)
-
-    @property
-    def mamba_width(self) -> int:
-        """Channels of a state-space block."""
-        return self.mamba_heads * self.mamba_head_dim
-
-    @property
-    def mamba_in_width(self) -> int:
-        """Output width of its first projection: gate, channels, B and C, step sizes."""
-        return 2 * (self.mamba_width + self.mamba_groups * self.mamba_state) + self.mamba_heads
-
-    @property
-    def mamba_matrix(self) -> int:
-        """Weights of the projections of one state-space block."""
-        return self.hidden * (self.mamba_in_width + self.mamba_width)
 
     @property
     def dense_ffn_matrix(self) -> int:

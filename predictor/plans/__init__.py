@@ -80,9 +80,9 @@ from predictor.plans.serving import (
     WEIGHTS,
     ServingPlan,
     runnable,
-    serving_rules,
 )
 from predictor.plans.serving_fields import SERVING_DERIVED, SERVING_FIELDS
+from predictor.plans.serving_rules import serving_rules
 from predictor.plans.training import (
     ATTENTIONS,
     CATEGORY_FIELDS,

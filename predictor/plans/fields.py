@@ -77,7 +77,8 @@ TRAINING_PHASES = (
     "host",
     "memory",
 )
-SERVING_PHASES = ("prefill", "decode", "load", "communication", "memory")
+BOTH = ("prefill", "decode")
+SERVING_PHASES = (*BOTH, "load", "communication", "memory")
 
 
 @dataclass(frozen=True, slots=True)

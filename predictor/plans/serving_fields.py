@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.plans.client_fields import CLIENT_FIELDS, FLEET_FIELDS
+from predictor.plans.extra_fields import ADAPTER_FIELDS, GUESS_FIELDS, HOST_FIELDS
 from predictor.plans.fields import (
     ALL,
+    BOTH,
     CLUSTER_FIELDS,
     COUNT,
     ENTRY,
@@ -58,7 +60,6 @@ from predictor.plans.serving import (
     SAMPLERS,
     SAMPLINGS,
     SCHEDULINGS,
-    SERVING_OFFLOADS,
     SESSIONS,
     SHARED_EXPERTS,
     SPLITTINGS,
@@ -69,7 +70,6 @@ from predictor.plans.serving import (
 )
 from predictor.plans.words import CACHE_WORDS, WEIGHT_WORDS
 
-BOTH = ("prefill", "decode")
 ENGINE = "as the engine does"
 FITS = "the smallest tp x pp that holds the weights and a sequence, tp first, inside the node"
 
@@ -450,59 +450,10 @@ _ENGINE = (
     ),
 )  # fmt: skip
 
-_GUESSES = (
-    PlanField(
-        "drafted", NATURAL, "Tokens guessed for each sequence before a pass that checks them.",
-        ("decode", "load"), reason="no speculative decoding unless stated",
-    ),
-    PlanField(
-        "acceptance", SHARE, "Probability that a guess is right, those before it being right.",
-        ("decode", "load"), reason="within what is published of draft models",
-    ),
-    PlanField(
-        "draft_cost", SHARE, "Time of guessing one token over that of a pass.",
-        ("decode", "load"), reason="guesses are free unless stated",
-    ),
-)  # fmt: skip
-
-_HOST = (
-    PlanField(
-        "offload", WORD, "What lies in the host's memory.", ALL, choices=SERVING_OFFLOADS,
-        reason="nothing; `weights`: weights and cache",
-    ),
-    PlanField(
-        "host_memory_gb", POSITIVE, "Memory of the hosts of all accelerators.", ("load", "memory"),
-        unit="GB", default="of the nodes that the plan takes", held="host_memory",
-    ),
-    PlanField(
-        "host_bandwidth_gbs", POSITIVE, "Bandwidth of that memory.", BOTH, unit="GB/s",
-        default="200", reason="eight channels of DDR4-3200", held="host_bandwidth",
-    ),
-    PlanField(
-        "host_link_gbs", POSITIVE, "Rate of copies from there to each accelerator.", BOTH,
-        unit="GB/s", default="the accelerator's", reason="copies over PCIe of its year",
-        held="host_link",
-    ),
-)  # fmt: skip
-
-_ADAPTERS = (
-    PlanField(
-        "adapters", NATURAL, "Low-rank adapters (LoRA) that requests ask for, all alike often.",
-        (*BOTH, "load", "memory"), reason="the model as it is, unless stated",
-        more="Each product of a layer gains two small ones, for as many of them as a pass has "
-        "requests (Chen et al. 2023, Punica; Sheng et al. 2023, S-LoRA).",
-    ),
-    PlanField("adapter_rank", COUNT, "Rank of the adapters.", (*BOTH, "memory")),
-    PlanField(
-        "adapter_slots", NATURAL, "Most adapters in one batch.", ("load", "memory"),
-        default="no limit", more="max_loras; the device's memory holds no more of them.",
-    ),
-)  # fmt: skip
-
 SERVING_FIELDS: Table = table(
     (
-        *_WHERE, *_PARALLEL, *_LOAD, *CLIENT_FIELDS, *FLEET_FIELDS, *_RECIPE, *_ENGINE, *_GUESSES,
-        *_ADAPTERS, *POWER_FIELDS, *_HOST,
+        *_WHERE, *_PARALLEL, *_LOAD, *CLIENT_FIELDS, *FLEET_FIELDS, *_RECIPE, *_ENGINE,
+        *GUESS_FIELDS, *ADAPTER_FIELDS, *POWER_FIELDS, *HOST_FIELDS,
     )
 )  # fmt: skip
 """What a request may state of a serving plan."""

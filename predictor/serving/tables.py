@@ -249,6 +249,21 @@ def _beside(
     return added, slack
 
 
+def _lengths(plan: ServingPlan, longest: float) -> Array:
+    """Lengths of prompts at which they are filled, the mean's close together."""
+    most = max(longest, 32.0)
+    close = np.clip(NEAR_MEAN * float(plan.new_tokens), 16.0, most)
+    return np.unique(np.round([*np.geomspace(16.0, most, ENTRIES), *close]))
+
+
+def _fresh(plan: ServingPlan) -> Array:
+    """New tokens of passes that decode, too, at which they are filled."""
+    most = max(float(plan.chunk), 2.0)
+    # Most passes have one prompt, or two: kernels take steps that nodes far apart miss.
+    usual = np.minimum(np.array([1.0, 2.0]) * float(plan.new_tokens), most)
+    return np.unique(np.round([*np.geomspace(1.0, most, ENTRIES), *usual]))
+
+
 def pass_table(
     model: Model,
     cluster: Cluster,
@@ -286,14 +301,8 @@ def pass_table(
         model, cluster, wide, tokens, tokens, calibration, captured=captured, sustained=False
     )
     decode = _decode(model, cluster, wide, sequences, layers, calibration, contexts)
-    longest_prompt = max(given, 32.0)
-    close = np.clip(NEAR_MEAN * float(plan.new_tokens), 16.0, longest_prompt)
-    lengths = np.unique(np.round([*np.geomspace(16.0, longest_prompt, ENTRIES), *close]))
+    lengths, fresh = _lengths(plan, given), _fresh(plan)
     prompt, alone, core = _prompts(model, cluster, plan, calibration, lengths, most)
-    most_fresh = max(float(plan.chunk), 2.0)
-    # Most passes have one prompt, or two: kernels take steps that nodes far apart miss.
-    usual = np.minimum(np.array([1.0, 2.0]) * float(plan.new_tokens), most_fresh)
-    fresh = np.unique(np.round([*np.geomspace(1.0, most_fresh, ENTRIES), *usual]))
     beside, slack = _beside(model, cluster, wide, sequences, layers, calibration, fresh)
     return PassTable(
         running=running.tolist(),

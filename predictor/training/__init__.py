@@ -22,6 +22,7 @@ from predictor.training.layer import (
     distinct,
     layer_parts,
 )
+from predictor.training.ledger import TERMS
 from predictor.training.own import (
     SIZES,
     SLOPES,
@@ -54,7 +55,7 @@ from predictor.training.software import (
     stretched,
 )
 from predictor.training.spread import family_errors, interval
-from predictor.training.step import TERMS, Step, assemble
+from predictor.training.step import Step, assemble
 from predictor.training.taxes import taxes
 from predictor.training.uneven import dealt_step
 from predictor.training.unlike import SEVERAL

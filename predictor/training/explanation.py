@@ -26,8 +26,9 @@ from predictor.training.decomposition import Parts, parts
 from predictor.training.doubts import Doubt, doubts
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.layer import Worklist, kernel_class, weight_share
+from predictor.training.ledger import KINDS
 from predictor.training.software import Environment, environment, stretched
-from predictor.training.step import KINDS, Step, assemble
+from predictor.training.step import Step, assemble
 from predictor.training.taxes import taxes
 
 LONGEST = 5

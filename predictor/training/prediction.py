@@ -31,10 +31,11 @@ from predictor.records import dataclass
 from predictor.timing import BOUNDS, Calibration, RunParameters, Timing
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import Worklist, kernel_class
+from predictor.training.ledger import KINDS, TERMS
 from predictor.training.own import as_measured
 from predictor.training.software import Environment, environment, stretched
 from predictor.training.spread import interval
-from predictor.training.step import KINDS, TERMS, Step, assemble
+from predictor.training.step import Step, assemble
 from predictor.variation.order import normal_maximum
 from predictor.work import Operator
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from calibration.artifact import write
 from calibration.build import partly
 from calibration.kernels.fit import op_of
-from calibration.kernels.models import KernelFit
+from calibration.kernels.parts import KernelFit
 from predictor.timing import Calibration, EfficiencyModel
 from tests.predictor.timing.test_likeness import model
 

@@ -11,7 +11,7 @@ import yaml
 
 from predictor.catalog import KEYS, budget, system
 from predictor.errors import InputError
-from predictor.training.step import TERMS
+from predictor.training.ledger import TERMS
 from predictor.units import GIB
 from reckon.console.cli import main
 from reckon.explore import explore, read_grid

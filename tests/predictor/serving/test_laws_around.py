@@ -383,8 +383,8 @@ def test_a_rate_is_the_concurrency_that_ends_as_many_and_the_wait_between() -> N
 
 
 def test_hosts_of_passes_by_what_they_do() -> None:
-    """A session of 32 layers, of two tensors each; sixty more of ten us; told workers write and read
-    every token; blocks of sixteen tokens are listed."""
+    """A session of 32 layers, of two tensors each; sixty more of ten us; told workers write and
+    read every token; blocks of sixteen tokens are listed."""
     made = plan(session="made")
     assert making(made, 32.0) == pytest.approx(MADE + 32.0 * MADE_LAYER)
     assert 2 * 9e-6 < MADE_LAYER < 2 * 15e-6  # two tensors

@@ -16,9 +16,9 @@ from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import Passes, TrainingPlan
 from predictor.training.fleet import Reserve, rates, served
+from predictor.training.ledger import TERMS
 from predictor.training.prediction import predict
 from predictor.training.reliability import Reliability, best_interval, goodput, useful_share
-from predictor.training.step import TERMS
 from predictor.training.variation import (
     arithmetic_share,
     checked_by_lots,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor.training.step import TERMS
+from predictor.training.ledger import TERMS
 from predictor.training.variation import Variation, vary_meeting
 from predictor.variation import SILENT, Profile
 from predictor.variation.composition import Meeting

@@ -11,9 +11,10 @@ from predictor.catalog.artifacts import load
 from predictor.plans.training import TrainingPlan
 from predictor.training.decomposition import parts, stack, take
 from predictor.training.layer import weight_share
+from predictor.training.ledger import KINDS
 from predictor.training.prediction import predict
 from predictor.training.software import Environment, environment, stretched
-from predictor.training.step import KINDS, assemble
+from predictor.training.step import assemble
 
 Make = Callable[..., TrainingPlan]
 KERNELS = load("kernels-only")

@@ -116,7 +116,10 @@ def test_lots_know_how_sure_they_are() -> None:
     assert shift.mean() == pytest.approx(0.05 * e(8.0), rel=0.05)
     assert error.mean() == pytest.approx(0.05 * d(8.0) / math.sqrt(ALLOCATIONS), rel=0.1)
     noisy = [
-        draw(Meeting(1.0, 1.0, 1.0, 1.0), 0.0, 0.1, SILENT, STILL, share, 1200, 7).quantile[1] - 1.0
+        draw(
+            Meeting(1.0, 1.0, 1.0, 1.0), 0.0, 0.1, SILENT, STILL, share, draws=1200, seed=7
+        ).quantile[1]
+        - 1.0
         for share in (1.0, 0.5)
     ]
     assert noisy[0] == pytest.approx(0.1 * 1.645, rel=0.15)

@@ -142,7 +142,7 @@ def test_inputs_of_layers_in_training() -> None:
 
 
 def test_states_of_state_spaces() -> None:
-    """In 32 bits, or as narrow as all else; and three tokens of what the convolution sees, in 16."""
+    """In 32 bits, or as narrow as all else; and three tokens of what a convolution sees, in 16."""
     own = 4 * CHANNELS / TP * WIDE * STATES
     seen = 2 * 3 * (CHANNELS / TP * WIDE + 2 * GROUPS / TP * STATES)
     assert float(mamba.state_bytes(HYBRID, TP, 2.0, 4.0)) == own + seen

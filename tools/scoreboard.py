@@ -87,7 +87,7 @@ def example() -> str:
         check=True,
     )
     told = done.stdout.partition("\nlongest operators")[0].rstrip().splitlines()
-    lines = [line for text in told for line in textwrap.wrap(text, 96) or [""]]
+    lines = [line for text in told for line in textwrap.wrap(text, 104) or [""]]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 
 

@@ -156,7 +156,8 @@ class Narrowing:
         if held.peak[low] < misses.least:
             misses.least, misses.where = float(held.peak[low]), (number, int(part[low]))
         over = np.where(fits, held.host / room, np.inf)
-        if (near := int(np.argmin(over))) >= 0 and over[near] < misses.crowded[0]:
+        near = int(np.argmin(over))
+        if over[near] < misses.crowded[0]:
             misses.crowded = float(over[near]), float(held.host[near]), float(room[near])
         table.fits[place] = fits & (held.host <= room)
         table.peak[place] = held.peak

@@ -106,7 +106,7 @@ def _largest(plan: ServingPlan, cluster: Cluster, group: Group) -> Numeric:
     family = cluster.accelerator.architecture.partition("-")[0]
     limits = SWITCH_LIMITS.get(family, SWITCH_LIMITS["hopper"])
     ranks = np.asarray(group.size)
-    most = np.select([ranks <= 2, ranks <= 4, ranks <= 8], [limits[2], limits[4], limits[8]], 0.0)
+    most = np.select([ranks <= 2, ranks <= 4, ranks <= 8], [limits[2], limits[4], limits[8]])
     return np.maximum(most * 2.0**20, CUSTOM_LIMIT)
 
 

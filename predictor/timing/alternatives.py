@@ -157,7 +157,7 @@ def apart(shapes: Shapes) -> tuple[Shapes, Shapes]:
         moved = weights + ELEMENT_BYTES["bf16"] * rows * (columns + depth)
         return replace(
             shapes, op="gemm", n=columns, k=depth, batch=one,
-            flop=2.0 * rows * columns * depth, bytes=moved, idle=0.0 * one,
+            flop=2.0 * rows * columns * depth, bytes=moved, idle=np.zeros_like(rows),
         )  # fmt: skip
 
     return product(ups * inner, width), product(width, inner)

@@ -196,10 +196,10 @@ def _copies(
     saved = kept_by(step_operators(model, plan), model, plan)
     kept, _ = layer_activations(saved, plan, blocks(model, plan, at))
     times = offload.activation_times(plan, accelerator, kept)
-    one = np.ones(kept.shape)
+    zero, one = np.zeros_like(times[0]), np.ones_like(times[0])
     return {
         Slot("offload", "copy", phase, phase): Exchange(
-            time + 0.0 * one, 0.0 * one, one, one, offload.SIGMA * one, 0.0 * one
+            time, zero, one, one, np.full_like(time, offload.SIGMA), zero
         )
         for phase, time in zip(("forward", "backward"), times, strict=True)
     }

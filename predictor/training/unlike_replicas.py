@@ -99,7 +99,7 @@ def _dealt(time: list[Array], many: list[int], whole: int) -> list[int]:
     low, high = 0, len(paces) - 1
 
     def taken(pace: float) -> list[int]:
-        return [max(int(np.searchsorted(own, pace * (1 + 1e-12), "right")), 1) for own in time]
+        return [max(int(np.searchsorted(own, pace, "right")), 1) for own in time]
 
     while low < high:
         middle = (low + high) // 2

@@ -62,9 +62,9 @@ class Fault:
         return f"{self.kind}:{self.value:g}{of}{units}"
 
 
-def _number(text: str | None, default: float, where: str) -> float:
+def _number(text: str, where: str) -> float:
     try:
-        return default if text is None else float(text)
+        return float(text)
     except ValueError:
         raise InputError(f"faults: {where!r}: {text!r} is no number") from None
 
@@ -82,12 +82,12 @@ def fault(text: str) -> Fault:
         raise unknown("faults", kind, tuple(KINDS))
     own = Fault(
         kind,
-        _number(value, 1.0, text),
-        _number(of, 0.0, text),
+        _number(value, text),
+        _number(of, text) if of else 0.0,
         int(units or 1),
-        1.0 if spell else _number(share, 1.0, text),
-        3600.0 * _number(share, 1.0, text) if spell else math.nan,
-        3600.0 * _number(spell, 0.0, text) if spell else math.nan,
+        _number(share, text) if share and not spell else 1.0,
+        3600.0 * _number(share, text) if spell else math.nan,
+        3600.0 * _number(spell, text) if spell else math.nan,
     )
     if own.every <= 0:
         raise InputError(f"faults: {text!r}: the time between spells is above 0")

@@ -9,6 +9,7 @@ import pytest
 
 from predictor import catalog
 from predictor.memory import stage_parameters, weight_bytes
+from predictor.memory.training import mixer_parameters
 from predictor.models import Model
 from predictor.plans import ServingPlan, TrainingPlan, stages
 
@@ -73,3 +74,20 @@ def test_mixtures_of_norms_without_biases() -> None:
     assert model.vector_parameters == 32 * (2 * norm + attention) + norm
     latent = catalog.model("deepseek-v2-lite")
     assert latent.vector_parameters == 27 * (2 * 2048 + 512) + 2048
+
+
+@pytest.mark.parametrize(
+    ("tp", "heads", "keys"), [(1.0, 12, 4), (2.0, 6, 2), (4.0, 3, 1), (12.0, 1, 1)]
+)
+def test_a_rank_has_its_heads_and_whole_key_heads(tp: float, heads: int, keys: int) -> None:
+    """Query heads of 48 and what they give back, keys and values of its key heads, at least one,
+    and a norm; index queries go with key heads, and every rank has the one index key whole."""
+    plain = Model(
+        name="plain", layers=6, hidden=640, heads=12, kv_heads=4, head_dim=48, ffn_hidden=1792,
+        vocab=3072,
+    )  # fmt: skip
+    own = 640 * 48 * (2 * heads + 2 * keys) + 640
+    assert float(mixer_parameters(plain, tp)) == pytest.approx(own, rel=1e-12)
+    index = replace(plain, index_heads=4, index_head_dim=40, index_topk=128, index_block=64)
+    own += 640 * 40 * (keys + 1)
+    assert float(mixer_parameters(index, tp)) == pytest.approx(own, rel=1e-12)

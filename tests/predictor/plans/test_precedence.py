@@ -21,3 +21,17 @@ def test_the_longest_path_is_the_time_of_the_schedule(name: str, hop: tuple[floa
             ends = own.ends(own.durations(passes, hop[0]), hop[1])
             assert ends.max() == pytest.approx(timeline(name, *passes, m, vpp, *hop)[-1].end)
             assert (own.before < own.after).all()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_transfer_keeps_the_link_between_its_stages(name: str) -> None:
+    """Either way the same: what makes it and what waits for it are the link's two stages."""
+    fold = SCHEDULES[name].fold
+    own = precedence(name, 4, 8, 2 if fold == "v" else 1)
+    met: dict[int, set[int]] = {at: set() for at in np.flatnonzero(own.link >= 0).tolist()}
+    for before, after in zip(own.before.tolist(), own.after.tolist(), strict=True):
+        for transfer, piece in ((before, after), (after, before)):
+            if transfer in met and own.stage[piece] >= 0:
+                met[transfer].add(int(own.stage[piece]))
+    assert met
+    assert all(found == {own.link[at], own.link[at] + 1} for at, found in met.items())

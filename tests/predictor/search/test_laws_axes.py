@@ -91,6 +91,7 @@ def test_shards_fill_a_node_at_least_and_are_less_than_all() -> None:
     """Eight accelerators to a node."""
     assert TRIED["dp_shard"](at(SMALL), 1.0, 1.0, 32.0) == [8.0, 16.0]
     assert TRIED["dp_shard"](at(SMALL), 4.0, 1.0, 16.0) == [2.0, 4.0, 8.0]
+    assert TRIED["dp_shard"](at(SMALL), 1.0, 2.0, 16.0) == [4.0, 8.0]
     assert TRIED["dp_shard"](at(SMALL), 1.0, 1.0, 8.0) == [8.0]
 
 

@@ -15,6 +15,7 @@ from predictor.serving.gathering import (
     gathered,
     pass_lengths,
 )
+from predictor.serving.latency import WAITING_SHARE
 from predictor.serving.pass_times import DeviceTime
 from tests.predictor.serving import bare
 
@@ -89,3 +90,20 @@ def test_quantiles_are_those_of_passes_made_one_by_one(rate, overlapped):
 def test_first_tokens_are_later_the_more_arrive():
     found = [quantile(work(), rate, 20.0, 0.9) for rate in (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)]
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "looks"),
+    [
+        ({"polling": 5.0}, 5.0),
+        ({"polling": 5.0, "hold": 1.0, "running": 1.0}, 1.0),
+        ({"polling": 1e3, "hold": 1.0, "running": 8.0}, WAITING_SHARE * 100),
+        ({"polling": 1e3, "hold": 1.0, "running": 8.0, "per_pass": 2.0}, WAITING_SHARE * 50),
+    ],
+)
+def test_who_looks_every_few_passes_is_late_by_a_share_of_them(fields, looks):
+    """An idle engine's passes of 0.1 s; of 101 tokens a hundred follow the first."""
+    one = work(output_len=101.0, **fields)
+    found = quantile(one, 1e-9, 1e-9, 0.5)
+    alone = float(pass_lengths(one, OWN).alone) + 0.2
+    assert found == pytest.approx(alone + 0.5 * (looks - 1.0) * 0.1, rel=1e-6)

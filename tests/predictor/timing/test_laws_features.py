@@ -129,6 +129,9 @@ def test_features_of_experts_by_hand() -> None:
         blocks = 16.0 * down * 32.0
         expected += [40.0 / (rows * down), math.log(blocks / sms)]
     np.testing.assert_allclose(found[2:], expected)
+    # Columns that fill no block have one all the same: of 2 x 200, four.
+    ragged = ideal(shapes("moe_gemm", 40.0, 200.0, 4096.0, 16.0), H100).features[0]
+    np.testing.assert_allclose(np.exp(ragged[[12, 14, 16]]), np.array([12.0, 4.0, 4.0]) * 16 / sms)
 
 
 def test_features_of_a_products_sizes_by_hand() -> None:

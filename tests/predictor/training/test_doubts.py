@@ -75,6 +75,14 @@ def test_another_layout_has_as_many_accelerators() -> None:
     assert seen > 2
 
 
+@pytest.mark.parametrize(("tp", "values"), [(1, {2}), (2, {1, 4}), (8, {4})])
+def test_a_layout_may_be_half_or_twice_as_wide(tp: int, values: set[int]) -> None:
+    """Never less than one rank, and no more than the key heads of eight."""
+    plan = {"gpus": 64, "pp": 8, "tp": tp, "global_batch": 256, "seq_len": 4096}
+    request = reckon.predict_train("llama3-70b", "dgx-h100", plan, "kernels-only").request
+    assert {value for value, _ in others(request, "tp", RUN)} == values
+
+
 def test_an_unnamed_framework_is_doubted_with_its_habits() -> None:
     """As if it had been named, with all that it does where a plan says nothing: torchtitan and
     MaxText shard weights, and recompute what Megatron keeps."""

@@ -15,6 +15,7 @@ from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.memory import MEMORY_FRACTION
+from predictor.memory.training import allocation
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.dealt import Dealt
 from predictor.training.prediction import TrainingPrediction, predict
@@ -54,6 +55,9 @@ def test_alike_systems_are_no_slower_than_the_plain_pipeline() -> None:
     assert float(found.step_time) <= float(plain.step_time) * (1 + 1e-9)
     assert dealt.even == pytest.approx(float(plain.step_time), rel=1e-9)  # 8 layers each
     assert sum(share.layers for share in dealt.shares) == 32
+    kept = {name: float(value.max()) for name, value in found.memory.classes.items()}
+    lost, rest = kept.pop("fragmentation"), sum(kept.values()) - kept["context"]
+    assert lost == pytest.approx(allocation(KNOWN.run, plan.framework).fragmentation * rest)
 
 
 def test_the_faster_stages_take_more_and_nobody_is_far_behind() -> None:
@@ -82,7 +86,9 @@ def test_small_memories_take_fewer_layers() -> None:
     """A stage that is as fast but holds less is dealt what it holds."""
     one, plan = catalog.system("dgx-h100"), complete(system="dgx-h100", pp=4).plan
     small = replace(one, name="small", accelerator=replace(one.accelerator, memory=24e9))
-    _, dealt = by_stage(catalog.model("llama3-8b"), [(small, 1), (one, 3)], plan, KNOWN)
+    found, dealt = by_stage(catalog.model("llama3-8b"), [(small, 1), (one, 3)], plan, KNOWN)
+    full = max(dealt.shares, key=lambda share: share.memory / share.capacity)
+    assert float(found.memory.peak) == pytest.approx(full.memory)
     assert all(share.memory <= share.capacity for share in dealt.shares)
     assert dealt.shares[0].layers < dealt.shares[1].layers
 

@@ -50,6 +50,8 @@ def test_a_job_that_shrinks_in_proportion_has_what_is_there() -> None:
     rate = np.arange(11.0)
     assert elastic(10, 0, 0.1, rate) == pytest.approx(9.0)
     assert 9.0 < elastic(10, 2, 0.1, rate) < 10.0
+    # Two and a spare, each away a quarter of the time: 9 of 64 have one, 54 both.
+    assert elastic(2, 1, 0.25, rate[:3]) == pytest.approx((9 + 2 * (27 + 27)) / 64)
 
 
 def test_preemptions_in_groups_interrupt_less_often_and_take_as_much() -> None:

@@ -50,6 +50,16 @@ def test_three_kinds_of_stages_are_the_plans_closed_form() -> None:
         )
 
 
+def test_virtual_stages_divide_what_a_slow_first_stage_waits_for() -> None:
+    """Two micro-batches of two parts each; the first stage, 5.5 each, has no slack before its first
+    backward pass, and waits 5 - 0.5 before its last, in parts half as long: 11 + 4.5 / 2."""
+    forward, backward = np.array([5.0, 1.0]), np.array([0.5, 4.0])
+    assert float(line_time(forward, backward, 2.0, 2.0)) == pytest.approx(13.25)
+    assert float(line_time(forward, backward, 2.0)) == pytest.approx(11.0 + 4.5)
+    # With one micro-batch nothing is between: one pass each way.
+    assert float(line_time(forward, backward, 1.0)) == pytest.approx(10.5)
+
+
 def test_a_slow_unit_on_a_stage_with_slack_is_free() -> None:
     """The first stage has half of the others' work: 1.5 times as slow it is still not the pace."""
     forward, backward = np.array([0.5, 1.0, 1.0, 1.0]), np.array([1.0, 2.0, 2.0, 2.0])

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor.models import Model
 from predictor.plans import FROZEN_BYTES
 from predictor.precision import WEIGHT_BYTES
 from predictor.work import mamba, serving
 from predictor.work.communication import step_collectives
-from predictor.work.primitives import Collective, Operator
+from predictor.work.primitives import Collective, Operator, gemm
 from predictor.work.serving import layer_operators, prefill_attention
-from predictor.work.training import step_operators
+from predictor.work.training import step_operators, training_list
 from tests.predictor.work.counts import (
     CHANNELS,
     DENSE,
@@ -26,6 +27,7 @@ from tests.predictor.work.counts import (
     KV,
     MIXED,
     OWN,
+    PLAIN,
     STATES,
     WIDE,
     D,
@@ -45,10 +47,29 @@ def test_what_an_operator_leaves_open() -> None:
     for name in ("k", "batch", "count", "sharing", "kernels"):
         assert getattr(one, name) == 1.0, name
     assert not one.core
+    product = gemm(name="x", layout="fwd", phase="forward", module="layer", dtype="bf16",
+                   m=2.0, n=3.0, k=5.0)  # fmt: skip
+    assert (product.flop, product.bytes) == (2 * 2 * 3 * 5, 2 * (2 * 5 + 5 * 3 + 2 * 3))
+    for name in ("batch", "count", "kernels"):
+        assert getattr(product, name) == 1.0, name
+    assert (product.saved, product.joined, product.core) == (0.0, 0.0, False)
     call = Collective("x", "allreduce", "forward", "layer", "tp", 8.0)
     assert (call.count, call.calls, call.copies, call.least, call.behind) == (1, 1, 1, 0, "")
     assert math.isnan(float(call.reach))
     assert math.isnan(float(call.turn))
+
+
+@pytest.mark.parametrize(("model", "ahead", "back"), [(DENSE, 3, 5), (PLAIN, 2, 3)])
+def test_activations_move_each_operand_once_and_what_goes_with_them(
+    model: Model, ahead: int, back: int
+) -> None:
+    """Of 16 bits: gate and value read and one written, backward three read and two written; without
+    a gate one less each, and a gradient less. One byte and four beside of each of 7 x 10."""
+    at = training_list(model, trained())
+    at.activation("act", 10.0, 7.0, (1.0, 4.0))
+    found = {one.name: float(one.bytes) for one in at.operators}
+    assert found == {"act": 70 * (2 * ahead + 1), "act.bwd": 70 * (2 * back + 4)}
+    assert float(at.operators[0].saved) == 70 * 2 * (ahead - 1)
 
 
 @pytest.mark.parametrize("adapters", [0.0, 1.0, 4.0])

@@ -42,7 +42,10 @@ TABLES = 20
 """Tests of a room that are run for a change of what is imported because they reach the fewest
 lines: they look at tables and defaults."""
 
-MOST_TESTS, MOST_SECONDS = 60, 240.0
+EVERY_ROOM = "tests.predictor.test_open_fields."
+"""Tests of what records of every room leave open."""
+
+MOST_TESTS, MOST_SECONDS = 120, 240.0
 """Tests that are run for a mutant at most, and how long they may take together [s of a processor,
 so that what else ran while they were recorded leaves none of them out]."""
 
@@ -97,9 +100,9 @@ def tests_of(
     nodes: dict[str, list[tuple[float, str]]],
     wide: Mapping[str, int],
 ) -> list[str]:
-    """The tests that reach a mutant's line (of a constant: those lines that read it, and those of
-    the file named for it), those of its room before others, those first that reach the fewest lines
-    besides; node ids."""
+    """The tests that reach a mutant's line (of a constant: those lines that read it, those of the
+    file named for it, first of all, and those that look at fields of every room), those of its room
+    before others, those first that reach the fewest lines besides; node ids."""
     lines = reached.get(mutant.file, {})
     contexts = set(lines.get(str(mutant.line), []))
     soon = not contexts  # run on import
@@ -107,17 +110,20 @@ def tests_of(
     for file, line in readers(name) if name else []:
         contexts.update(reached.get(file, {}).get(str(line), []))
     mirror = f"tests/{Path(mutant.file).parent.as_posix()}/"
+    room = mirror.replace("/", ".")
+    named = f".test_{Path(mutant.file).stem}."
+    first = (f"{room[:-1]}{named}", EVERY_ROOM) if soon else ()
     if soon:
         # Tests that look at tables alone reach hardly a line; they are in the file named for this
         # one, or in the mirrored folder.
-        named, room = f".test_{Path(mutant.file).stem}.", mirror.replace("/", ".")
         near = sorted((wide[one], one) for one in nodes if one.startswith(room))
-        contexts |= {one for one in nodes if named in one} | {one for _, one in near[:TABLES]}
+        contexts |= {one for one in nodes if named in one or EVERY_ROOM in one}
+        contexts |= {one for _, one in near[:TABLES]}
     contexts = contexts or {one for who in lines.values() for one in who}
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other.
     found = sorted(
-        (not one[1].startswith(mirror), case, wide[context], *one)
+        (not context.startswith(first), not one[1].startswith(mirror), case, wide[context], *one)
         for context in contexts
         for case, one in enumerate(sorted(nodes.get(context, [])))
     )

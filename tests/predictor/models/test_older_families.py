@@ -63,3 +63,16 @@ def test_counts_are_the_stated_ones(config: dict[str, Any], stated: float) -> No
     assert catalog.model({**config, "_name_or_path": "x"}).parameters / 1e9 == pytest.approx(
         stated, rel=0.005
     )
+
+
+def test_what_a_file_leaves_to_its_class_is_the_smallest_gemma() -> None:
+    """Gemma 2 2B: 2,614,341,888 parameters with a vocabulary of 256,000 (its report: 590 million of
+    embeddings, 2,024 million others); its successor's class has 262,208, and norms of queries and
+    keys."""
+    found = catalog.model({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})
+    layer = 2304 * 256 * (8 + 2 * 4 + 8) + 3 * 2304 * 9216
+    assert 26 * (layer + 4 * 2304) + 256_000 * 2304 + 2304 == 2_614_341_888
+    assert found.matrix_parameters() == 26 * layer
+    assert (found.layers, found.heads, found.kv_heads, found.vocab) == (26, 8, 4, 262_208)
+    assert found.parameters == pytest.approx(26 * layer + 262_208 * 2304, rel=1e-3)
+    assert found.sliding_window == 4096

@@ -18,7 +18,7 @@ from predictor.serving.capacities import (
 )
 from predictor.serving.events import serve
 from predictor.serving.prediction import predict_inference
-from predictor.serving.reading import PromptWaits, ReadTable, queue
+from predictor.serving.reading import USED, PromptWaits, ReadTable, queue
 from predictor.serving.tables import pass_table
 from tests.predictor.serving.test_laws_serving import served
 
@@ -132,3 +132,10 @@ def test_a_pass_reads_whole_prompts_as_many_as_its_chunk_holds(prompt: float, ma
     asked = ServingPlan(batch=32.0, input_len=prompt, output_len=100.0, serving=1.0, chunk=8192.0)
     found = predict_inference(model, cluster, asked, load("none"))
     assert float(found.work.together) == many == max(8192.0 // prompt, 1.0)
+
+
+def test_queues_are_solved_at_shares_close_together() -> None:
+    """From none to all of a worker's capacity, a tenth apart at most."""
+    steps = np.diff([0.0, *USED, 1.0])
+    assert (steps > 0).all()
+    assert steps.max() <= 0.1 + 1e-9

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.catalog.artifacts import load
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing.alternatives import apart, in_type, together
 from predictor.timing.attention import attention
 from predictor.timing.features import ideal
+from predictor.timing.kernels import _fitted
 from predictor.timing.products import TYPICAL_TILES
 from predictor.timing.shapes import LONG_KERNEL, Shapes
 from tests.predictor.quicker import QUICKER, quicker_accelerator
@@ -186,3 +188,10 @@ def test_heads_beyond_those_timed_cost_their_arithmetic_in_whole_instructions() 
     rest = float(one.flop[0]) * 0.6 * 48.0 / 40.0
     assert float(beside[0]) == pytest.approx(rest / (0.5 * H100.peak["bf16"]))
     assert float(together(shapes("attention_decode", 8.0, 1000.0, 128.0, 4.0), H100)[1][0]) == 0.0
+
+
+@pytest.mark.parametrize("one", KERNELS, ids=lambda one: one.op)
+def test_where_nothing_was_timed_nothing_is_far_from_it(one: Shapes) -> None:
+    found = _fitted(one, H100, load("none"), "neutral")
+    assert float(np.max(np.asarray(found.away))) == 0.0
+    assert not found.measured.any()

@@ -128,6 +128,7 @@ def test_lots_know_how_sure_they_are() -> None:
 
 def test_lots_beyond_their_number_are_refused() -> None:
     fits = Meeting(1.0, 1.0, float(MOST), 1.0)
+    assert 1e7 < MOST < 0.5e9 / 8  # half a gigabyte
     with pytest.raises(InputError, match="check a smaller plan"):
         draw(Meeting(2.0, 1.0, float(MOST), 1.0), 0.0, 0.0, SILENT, STILL)
     with pytest.raises(InputError, match="draw at least 12"):

@@ -1,0 +1,79 @@
+"""What records leave open: nothing of what is added, one of what multiplies, no limit."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+
+import pytest
+
+import predictor
+from predictor.plans import TrainingPlan
+from predictor.precision import PRECISIONS
+
+ONES: dict[str, str] = {
+    "catalog": "Setting.tp Setting.dp",
+    "hardware": "Accelerator.cluster Tier.oversubscription Budget.dies Budget.oversubscription",
+    "memory": "",
+    "models": "Model.moe_every_n Tower.merged",
+    "plans": """
+        TrainingPlan.cp TrainingPlan.vpp TrainingPlan.recompute_share TrainingPlan.recompute_chunk
+        TrainingPlan.ep TrainingPlan.etp TrainingPlan.expert_load TrainingPlan.expert_chunks
+        TrainingPlan.attention_load TrainingPlan.useful ServingPlan.tp ServingPlan.pp
+        ServingPlan.dp ServingPlan.ep ServingPlan.polling ServingPlan.expert_load
+        ServingPlan.expert_chunks ServingPlan.prefill_tp""",
+    "power": "",
+    "search": "",
+    "serving": """
+        Client.burstiness Around.turns FleetSettings.replicas FleetSettings.most DeviceTime.passes
+        Work.per_pass Work.launching Work.polling""",
+    "timing": """
+        RunParameters.contention EngineParameters.decode EngineParameters.prefill
+        EngineParameters.communication EngineParameters.mixing Shapes.sharing""",
+    "training": """
+        Reserve.group Environment.factor Environment.launch Environment.routed Environment.nodes
+        Reliability.blocking""",
+    "variation": "Meeting.chunks Meeting.sections Packed.cp_load Packed.useful",
+    "work": """
+        Operator.k Operator.batch Operator.count Operator.sharing Operator.kernels Collective.count
+        Collective.calls Collective.copies Reading.split WorkList.share Region.narrow
+        Software.traffic""",
+}
+"""Fields by room that multiply or divide, or count at least themselves: ranks, shares of a whole,
+times. Any other that is open at 0 or 1 is added, and there is none of it."""
+
+
+def left_open(room: str) -> dict[str, float]:
+    """Numbers that records of a room leave open, by 'Record.field'."""
+    package = importlib.import_module(f"predictor.{room}")
+    names = [one.name for one in pkgutil.iter_modules(package.__path__, f"predictor.{room}.")]
+    found = {}
+    for name in names:
+        for record in vars(importlib.import_module(name)).values():
+            if not isinstance(record, type) or record.__module__ != name:
+                continue
+            for one in dataclasses.fields(record) if dataclasses.is_dataclass(record) else ():
+                if type(one.default) in (int, float):
+                    found[f"{record.__name__}.{one.name}"] = float(one.default)
+    return found
+
+
+@pytest.mark.parametrize("room", ONES)
+def test_what_a_record_leaves_open_changes_nothing(room: str) -> None:
+    found, ones = left_open(room), set(ONES[room].split())
+    assert {name for name, value in found.items() if value == 1.0} == ones
+    assert {found[name] for name in ones} <= {1.0}
+
+
+def test_every_room_is_looked_at() -> None:
+    rooms = {one.name for one in pkgutil.iter_modules(predictor.__path__) if one.ispkg}
+    assert rooms == set(ONES)
+
+
+def test_a_plan_that_states_no_bytes_has_those_of_sixteen_bits() -> None:
+    """Gradients add up in 32 (Megatron Core's default), logits have their gradients beside them."""
+    open_, usual = TrainingPlan(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), PRECISIONS["bf16"]
+    assert (open_.weight_bytes, open_.gather_bytes) == (usual.weight, usual.weight)
+    assert open_.optimizer_bytes == usual.optimizer
+    assert (open_.gradient_bytes, open_.reduce_bytes, open_.logit_bytes) == (4.0, 4.0, 8.0)

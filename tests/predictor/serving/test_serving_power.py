@@ -78,6 +78,9 @@ def test_prompts_of_a_pass_share_its_weights() -> None:
     assert float(np.max(activity["prefill"].flop)) == pytest.approx(
         sequences * float(np.max(own.flop))
     )
+    pieces = {one.name: one.pieces for one in serving_power(found, Conditions()).phases}
+    assert float(np.max(pieces["prefill"])) == pytest.approx(sequences / together)
+    assert together > 1.0
 
 
 def test_four_bits_are_widened_once_in_a_pass_and_by_nobody_who_multiplies_them() -> None:

@@ -11,6 +11,7 @@ import pytest
 import reckon
 from predictor.catalog import load
 from predictor.plans import feasible
+from predictor.training.completion import TRAINED_LOAD
 from predictor.training.doubts import LAYOUT, MATTERS, OTHERS, OTHERWISE, USUAL, others
 
 RUN = load("kernels-only").run
@@ -73,6 +74,16 @@ def test_another_layout_has_as_many_accelerators() -> None:
             assert float(changed.gpus) == 64
             seen += 1
     assert seen > 2
+
+
+def test_experts_are_as_uneven_as_switches_were_trained_with() -> None:
+    """Capacities of 1.0, 1.25 and 2.0 per expert (Fedus et al. 2021, table 1); a rank averages over
+    several experts, so that it is assumed to have no more than the 1.25 at which hardly any token
+    is dropped, and doubted to have less than 2.0. None is less loaded than the mean."""
+    loads = OTHERS["expert_load"]
+    assert 1.0 == loads[0] < TRAINED_LOAD <= 1.25
+    assert TRAINED_LOAD in loads
+    assert 1.25 < loads[-1] < 2.0
 
 
 @pytest.mark.parametrize(("tp", "values"), [(1, {2}), (2, {1, 4}), (8, {4})])

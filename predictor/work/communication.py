@@ -110,7 +110,7 @@ def _gathered(plan: TrainingPlan) -> tuple[float, float]:
     if plan.recipe.by_row:
         return 1.0, 1.0
     dtype, size = plan.recipe.linear, plan.recipe.activation
-    share = min(ELEMENT_BYTES[dtype] / size, 1.0)
+    share = ELEMENT_BYTES[dtype] / size
     return share, share * (2.0 if dtype in BLOCK_SCALED else 1.0)
 
 

@@ -7,8 +7,12 @@ import math
 import pytest
 
 from predictor import catalog
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
+from predictor.serving.completion import complete_serving
 from predictor.serving.fitting import Draft, layouts
+from predictor.timing.calibration import RunParameters
 
 LLAMA, DGX = catalog.model("llama3-8b"), catalog.system("dgx-h100")
 
@@ -38,3 +42,15 @@ def test_what_divides_nothing_is_refused() -> None:
     for values in ({"gpus": 6, "tp": 4}, {"gpus": 16, "dp": 3}, {"gpus": 12, "dp": 5}):
         with pytest.raises(InputError, match="no tp and pp divide"):
             possible(**values)
+
+
+@pytest.mark.parametrize("stated", [{}, {"expert_loads": "zipf:0.6"}, {"expert_load": 1.2}])
+def test_what_is_assumed_is_told_once(stated: dict[str, object]) -> None:
+    """Loads follow from how experts are chosen, where stated; what is stated is not told."""
+    asked = {"model": "mixtral-8x7b", "system": "dgx-h100", "gpus": 8, "tp": 1, "dp": 8, "ep": 8,
+             "concurrency": 64, "input_len": 1000, "output_len": 100, **stated}  # fmt: skip
+    found = complete_serving(parse(ServingPlanSpec, asked, "test"), RunParameters())
+    told = [one.field for one in found.assumed]
+    assert told.count("cached") == 1
+    assert told.count("expert_load") == (0 if "expert_load" in stated else 1)
+    assert (float(found.plan.expert_load) > 1.0) == bool(stated)

@@ -48,6 +48,22 @@ def test_no_images_are_the_language_model() -> None:
     assert float(ours.memory.peak) == float(theirs.memory.peak)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_frozen_tower_has_its_weights_alone(tp: int) -> None:
+    """Of 16 bits: four matrices of 1,024 x 1,024 and two of 1,024 x 4,096 a layer, divided among
+    ranks, and what is around layers as so many more; nothing is kept, nothing returns."""
+    request = complete(images=3, tower="frozen", tp=tp, pp=4, gpus=4 * tp)
+    assert request.seen is not None
+    made = towers.tower_layer(SEES, request.cluster, request.plan, KNOWN, request.seen)
+    layer = 4 * 1024 * 1024 + 2 * 1024 * 4096
+    around = 1.0 + around_layers(TOWER, PLAIN.hidden) / 24
+    assert made.state == pytest.approx(2.0 * around * layer / tp)
+    assert made.activations == 0.0
+    assert made.passes[1:] == (0.0, 0.0)
+    assert {name for name, value in made.terms.items() if value} == {"forward"}
+    assert set(made.ends.values()) == {0.0}
+
+
 @pytest.mark.parametrize(
     "more", [{}, {"micro_batch": 4}, {"cp": 2, "pp": 2}, {"cp": 4, "tp": 1, "pp": 2}]
 )

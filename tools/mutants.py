@@ -45,6 +45,9 @@ lines: they look at tables and defaults."""
 EVERY_ROOM = "tests.predictor.test_open_fields."
 """Tests of what records of every room leave open."""
 
+NARROW = 100
+"""Lines that a test reaches of which all cases are run early: it is of little else."""
+
 MOST_TESTS, MOST_SECONDS = 120, 240.0
 """Tests that are run for a mutant at most, and how long they may take together [s of a processor,
 so that what else ran while they were recorded leaves none of them out]."""
@@ -121,9 +124,15 @@ def tests_of(
         contexts |= {one for _, one in near[:TABLES]}
     contexts = contexts or {one for who in lines.values() for one in who}
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
-    # one function only after the first of every other.
+    # one function only after the first of every other, unless it is of little, too.
     found = sorted(
-        (not context.startswith(first), not one[1].startswith(mirror), case, wide[context], *one)
+        (
+            not context.startswith(first),
+            not one[1].startswith(mirror),
+            case if wide[context] > NARROW else 0,
+            wide[context],
+            *one,
+        )
         for context in contexts
         for case, one in enumerate(sorted(nodes.get(context, [])))
     )

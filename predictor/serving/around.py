@@ -92,8 +92,8 @@ def fill_trace(filler: Filler) -> Trace | None:
             raise InputError(f"--{flag} is the trace's: give one of --trace and --{flag}")
     trace = read_trace(Path(str(values["trace"])))
     rule = f"mean of {len(trace.input_len)} requests of the trace"
-    filler.fill("input_len", max(round(float(trace.input_len.mean())), 1), rule)
-    filler.fill("output_len", max(round(float(trace.output_len.mean())), 1), rule)
+    filler.fill("input_len", round(float(trace.input_len.mean())), rule)
+    filler.fill("output_len", round(float(trace.output_len.mean())), rule)
     if not (values.get("rate") or values.get("concurrency")):
         if trace.rate is None:
             raise InputError(f"{values['trace']} does not say when requests came: state --rate or "

@@ -88,7 +88,8 @@ def _known(pedigree: str, measured: Any) -> str:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Busy:
     """Kernels without and with their latency [s], log-standard-deviation, how that is known,
-    distance from what was measured, and whether libraries were timed as they choose kernels."""
+    distance from what was measured, whether nothing was in that data type on the architecture, and
+    whether libraries were timed as they choose kernels."""
 
     found: Ideal
     busy: Array
@@ -98,6 +99,7 @@ class _Busy:
     pedigree: str
     family: str
     away: Numeric = 0.0
+    foreign: bool = False
     chosen: bool = False
 
 
@@ -157,8 +159,15 @@ def _fitted(
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
     return _Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
-                 away=np.maximum(outside, away),
+                 away=np.maximum(outside, away), foreign=_foreign(resolved, shapes.dtype),
                  chosen=resolved.model is not None and bool(resolved.model.stacks))  # fmt: skip
+
+
+def _foreign(resolved: Resolved, dtype: str) -> bool:
+    """Whether kernels are known from other architectures alone, or from another data type's. Those
+    of an architecture's own were timed, whatever others might do."""
+    stands_in = resolved.model is not None and resolved.model.dtype not in (dtype, ANY)
+    return resolved.pedigree == "transferred" and (bool(resolved.relatives) or stands_in)
 
 
 def _busy(
@@ -172,7 +181,7 @@ def _busy(
     what else does the same (`alternatives`)."""
     one = _fitted(shapes, accelerator, calibration, library)
     found, busy = one.found, one.busy
-    far = (np.asarray(one.away) > 0) | (one.pedigree == "transferred")
+    far = (np.asarray(one.away) > 0) | one.foreign
     if shapes.op == "moe_gemm" and np.any(far):
         each = [_busy(part, accelerator, calibration, False, library) for part in apart(shapes)]
         most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
@@ -184,7 +193,7 @@ def _busy(
         busy = np.where(shapes.m > TOGETHER, np.minimum(busy, np.maximum(most, found.time)), busy)
     if sustained and shapes.op in THROTTLED:
         busy = sustained_time(busy, shapes, found, accelerator, calibration)
-    if one.pedigree == "transferred" and (other := other_ways(shapes, accelerator)) is not None:
+    if one.foreign and (other := other_ways(shapes, accelerator)) is not None:
         plain, beside = other
         wide = _busy(plain, accelerator, calibration, sustained, library)
         least = np.maximum(found.time, EMPTY_KERNEL - one.latency)

@@ -237,6 +237,12 @@ class Resolved:
     relatives: tuple[tuple[EfficiencyModel, float], ...] = ()
     quicker: Numeric = 0.0
 
+    def foreign(self, dtype: str) -> bool:
+        """Whether kernels in a data type are known from other architectures alone, or from another
+        type's. Those of an architecture's own were timed, whatever others might do."""
+        stands_in = self.model is not None and self.model.dtype not in (dtype, ANY)
+        return self.pedigree == "transferred" and (bool(self.relatives) or stands_in)
+
 
 T = TypeVar("T")
 

@@ -159,15 +159,8 @@ def _fitted(
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
     return _Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
-                 away=np.maximum(outside, away), foreign=_foreign(resolved, shapes.dtype),
+                 away=np.maximum(outside, away), foreign=resolved.foreign(shapes.dtype),
                  chosen=resolved.model is not None and bool(resolved.model.stacks))  # fmt: skip
-
-
-def _foreign(resolved: Resolved, dtype: str) -> bool:
-    """Whether kernels are known from other architectures alone, or from another data type's. Those
-    of an architecture's own were timed, whatever others might do."""
-    stands_in = resolved.model is not None and resolved.model.dtype not in (dtype, ANY)
-    return resolved.pedigree == "transferred" and (bool(resolved.relatives) or stands_in)
 
 
 def _busy(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from reckon.verbs.pacing import Paced
 from reckon.verbs.powering import PowerResult, Supposed
-from reckon.views.terminal import grid
+from reckon.views.terminal import WIDE, grid
+
+BESIDE = WIDE - len("clocks of stages") - 4
+"""Letters of a line beside the longest name."""
 
 
 def energy_text(joules: float) -> str:
@@ -46,7 +51,7 @@ def show_power(
             f"{told['peak_1s_w']['value']:.0f} W over 1 s, "
             f"{told['peak_100ms_w']['value']:.0f} W over 0.1 s",
         ],
-        ["W by phase", phases],
+        *(["" if at else "W by phase", line] for at, line in enumerate(wrap(phases, BESIDE))),
         ["energy", f"{each}; GPUs at {warm} C{held}"],
         [
             "machines",

@@ -148,7 +148,8 @@ def test_what_heat_held_at_its_lowest_clock_goes_on_as_the_air_cools() -> None:
     rear = (slowdown - 73.0 - front / (AIR * flow)) / resistance
     assert found.temperature == pytest.approx(slowdown, abs=0.05)
     assert found.mean == pytest.approx([front, rear], rel=1e-3)
-    assert found.states[0].clock == pytest.approx([0.5523, 0.2770], abs=1e-3)
+    first, last = np.asarray(found.states[0].clock)
+    assert first > 1.5 * last > 1.5 * 1.01 * LOWEST
 
 
 @given(drawn=work(), lower=shares, second=work(), inlet=st.floats(15.0, 70.0))

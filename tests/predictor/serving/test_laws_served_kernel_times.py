@@ -201,16 +201,18 @@ def test_the_busiest_rank_of_uneven_experts_is_no_quicker_than_an_even_one(
         assert whole == pytest.approx(float(one.compute))
 
 
-def test_experts_in_triton_are_as_efficient_in_eight_bits_as_in_sixteen() -> None:
-    """vLLM 0.24 on H100 was timed with other kernels, five times slower than TensorRT-LLM's."""
+def test_experts_in_triton_take_no_longer_than_half_of_those_in_sixteen_bits() -> None:
+    """Half the bytes, twice the rate; or as they were timed themselves, where that is less."""
     model, cluster = catalog.model("llama4-maverick-17b-128e"), catalog.system("DGX-H100")
     given = plan(tp=8.0, ep=8.0, library="vllm", weights="fp8")
-    own, triton, wide = (
-        float(layers_of(model, cluster, at, 128.0, CALIBRATION, False).terms["experts"])
-        for at in (given, replace(given, narrow_experts="triton"), replace(given, weights="bf16"))
-    )
-    assert triton == pytest.approx(0.5 * wide, rel=0.06), "beside what is as wide in both"
-    assert triton < own
+    for tokens in (8.0, 128.0, 2048.0):
+        own, triton, wide = (
+            float(layers_of(model, cluster, at, tokens, CALIBRATION, False).terms["experts"])
+            for at in (
+                given, replace(given, narrow_experts="triton"), replace(given, weights="bf16")
+            )
+        )  # fmt: skip
+        assert triton == pytest.approx(min(own, 0.5 * wide), rel=0.01)
 
 
 @pytest.mark.parametrize("system", ["DGX-H100", "DGX-H200"])

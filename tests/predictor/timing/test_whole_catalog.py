@@ -61,8 +61,8 @@ def test_large_products_take_a_plausible_share_of_the_peak() -> None:
 
 
 def test_narrow_types_are_no_slower_than_wide_ones() -> None:
-    """Where nobody timed them on the architecture and the peak is no lower: by a cast of what goes in
-    at most."""
+    """Where nobody timed them on the architecture and the peak is no lower: by a cast of what goes
+    in at most."""
     for name, device in DEVICES.items():
         for dtype in types(device):
             wide = half(device) if widens(dtype) else WIDER.get(dtype, "").replace(

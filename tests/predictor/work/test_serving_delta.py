@@ -154,7 +154,7 @@ def test_chunks_pass_the_state_on_one_after_the_other() -> None:
     least = 128 * 2 * (2 * 64 * 128 + 2 * 64 * 32 + 128 * 32) / BLOCK_RATE
     assert shares[8.0] == pytest.approx(least)
     # Heads run side by side: twice as many take as long, until the memory is busy.
-    assert shares[8.0] < shares[4.0] < 1.25 * shares[8.0]
+    assert shares[8.0] <= shares[4.0] < 1.25 * shares[8.0]
 
 
 def test_decoding_takes_no_less_than_the_weights_it_touches() -> None:

@@ -128,6 +128,7 @@ def settle(
     warm: Array = _expected(drawn, share, constants, limits, chassis)
     every = (max(chassis.rows, 1), *(1,) * (warm.ndim - 1))
     throttled: Mask = np.zeros((), dtype=bool)
+    moving: Mask = np.ones((1,) * warm.ndim, dtype=bool)
     for turn in range(MOST):
         states = [operating(one, constants, limits, clock, warm, limit) for one in drawn]
         times = [part * one.slower for part, one in zip(share, states, strict=True)]
@@ -140,8 +141,7 @@ def settle(
         around = ambient(mean, chassis)
         temperature = around + resistance * warming
         gap = package_gap(mean, resistance, chassis)
-        hot = temperature + 0.5 * gap > constants.slowdown + 0.05
-        throttled = throttled | hot
+        throttled = throttled | (temperature + 0.5 * gap > constants.slowdown + 0.05)
         # None draws less than without a context; what stands before it may cool down meanwhile.
         carried = (constants.slowdown - 0.5 * gap - around) / resistance
         room = np.maximum(carried, constants.off) / warming
@@ -152,10 +152,11 @@ def settle(
         held = np.minimum(holding * room, limit)
         now = np.minimum(temperature, constants.slowdown)
         apart = (np.abs(held / limits - 1.0) > NEAR) | (np.abs(now - warm) > DEGREES)
-        far = throttled & apart
-        limits, warm = np.where(throttled, held, limits), now
-        if turn + 1 >= ROUNDS and not np.any(far):
+        # A plan that has settled stays as it is, whatever others of its batch do.
+        moving = moving & (turn + 1 < ROUNDS or np.any(throttled & apart, axis=0, keepdims=True))
+        if not np.any(moving):
             break
+        limits, warm = np.where(moving & throttled, held, limits), np.where(moving, now, warm)
     return Settled(
         temperature=np.asarray(temperature),
         states=states,

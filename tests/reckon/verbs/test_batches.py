@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -177,12 +178,24 @@ SERVING = st.fixed_dictionaries(
 )
 
 
+def alike(first: Any, second: Any) -> bool:
+    """Equal, numbers to 1e-9: exponentials of four at a time round otherwise than of one, which the
+    clock under a limit of power shows in the twelfth digit."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(alike(first[k], second[k]) for k in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(alike, first, second))
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(first == second)
+
+
 @settings(max_examples=12)
 @given(st.lists(TRAINING, min_size=2, max_size=6))
 def test_any_list_of_training_requests_is_its_requests_one_by_one(
     requests: list[dict[str, Any]],
 ) -> None:
-    assert training(requests) == [training([one])[0] for one in requests]
+    assert alike(training(requests), [training([one])[0] for one in requests])
 
 
 @settings(max_examples=12)
@@ -190,7 +203,7 @@ def test_any_list_of_training_requests_is_its_requests_one_by_one(
 def test_any_list_of_serving_requests_is_its_requests_one_by_one(
     requests: list[dict[str, Any]],
 ) -> None:
-    assert serving(requests) == [serving([one])[0] for one in requests]
+    assert alike(serving(requests), [serving([one])[0] for one in requests])
 
 
 def test_a_request_that_cannot_be_costs_the_others_nothing() -> None:

@@ -151,13 +151,15 @@ def _fitted(
             narrows = {**(other.casts if other is not None else {}), **model.casts}
             launch = narrows.get(library, narrows.get("", 0.0))
             busy = without_cast(busy, found, latency, shapes, accelerator, launch)
+        busy = np.maximum(busy, found.least)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated":
             measured = _measured(model, shapes)
         family = f"{model.kind}/{model.dtype}/{model.accelerator}"
     else:
         assert resolved.constant is not None
-        busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
+        busy = np.maximum(found.time / resolved.constant.efficiency, found.least)
+        latency = resolved.constant.latency
     return _Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
                  away=np.maximum(outside, away), foreign=resolved.foreign(shapes.dtype),
                  chosen=resolved.model is not None and bool(resolved.model.stacks))  # fmt: skip

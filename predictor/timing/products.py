@@ -12,11 +12,11 @@ from predictor.timing.shapes import (
     Ideal,
     Log,
     Shapes,
-    cold_time,
     features_of,
     memory_time,
     peak_of,
     power_limit,
+    weights_time,
 )
 
 TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (32, 64), (16, 64))
@@ -127,7 +127,8 @@ def product(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     peak = nominal * power_limit(accelerator, shapes.dtype)
     weights = np.where(batch > 1, 0.0, WEIGHT_BYTES[shapes.dtype] * k * n)
     floor = memory_time(shapes.bytes - weights, accelerator)
-    floor = floor + cold_time(weights, accelerator, shapes.cold)
+    read, least = weights_time(weights, accelerator, shapes.cold)
+    floor = floor + read
     machine = sms, accelerator.l2_bandwidth, peak
     best = _tilings(size, m, n, k, batch, floor, *(np.broadcast_to(v, m.shape) for v in machine))
     ceiling, cost, waves, tail, fill, tile, split, *prices = best
@@ -163,7 +164,8 @@ def product(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         ],
         len(time),
     )
-    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+    memory = shapes.bytes / accelerator.bandwidth
+    return Ideal(time, compute, memory, features, least=least)
 
 
 def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
@@ -181,7 +183,8 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     matrices = np.where(one > 0, shapes.flop / np.maximum(one, 1e-30), 3.0)
     weights = matrices * WEIGHT_BYTES[shapes.dtype] * n * k * batch
     floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator)
-    floor = floor + cold_time(weights, accelerator, shapes.cold)
+    read, least = weights_time(weights, accelerator, shapes.cold)
+    floor = floor + read
     compute = shapes.flop / nominal
     time = np.maximum(compute / power_limit(accelerator, shapes.dtype), floor)
     features: list[Numeric | Log] = [
@@ -203,4 +206,4 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         blocks = batch * down * np.ceil((matrices - 1.0) * n / 128.0)
         features += [m / (down * rows), Log(blocks / accelerator.sms, -4, 4)]
     memory = shapes.bytes / accelerator.bandwidth
-    return Ideal(time, compute, memory, features_of(features, len(time)))
+    return Ideal(time, compute, memory, features_of(features, len(time)), least=least)

@@ -109,4 +109,5 @@ def least_time(shapes: Shapes, accelerator: Accelerator) -> Array:
     if shapes.op == "gemm" and not np.any(np.isnan(accelerator.shared_bandwidth)):
         return hierarchy(shapes, accelerator).time
     passed = shapes.bytes / accelerator.l2_bandwidth  # all of it goes through the cache
-    return np.asarray(np.maximum(ideal(shapes, accelerator).time, passed))
+    found = ideal(shapes, accelerator)
+    return np.asarray(np.maximum(np.maximum(found.time, found.least), passed))

@@ -14,8 +14,13 @@ from predictor.records import dataclass
 from predictor.work import Operator
 
 COPIES = 5.0
-"""Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator). In a real
-step all weights are cold; the difference there is 0.3 % at most (GPT-2 124M to Llama-3 70B)."""
+"""Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator), so that
+small ones stay in a large cache. In a real step all weights are cold."""
+
+DRAWN = 0.8
+"""Share of the memory's bandwidth at which kernels read what is cold: STREAM-like ones reach 0.83
+to 0.91 (te42kyfo/gpu-benches, `defaults`), casts 0.75 to 0.87, products of few rows 0.76 to 0.83 as
+a median on A100, H100, B200, L40S and RTX PRO 6000 (aiconfigurator)."""
 
 CLOCK = 0.45
 """Exponent of the clock over power: dynamic power is clock x voltage squared, and voltage rises a
@@ -49,14 +54,16 @@ class Shapes:
 @dataclass(frozen=True, slots=True, eq=False)
 class Ideal:
     """Per shape: the ideal time [s]; arithmetic at the peak rate and all bytes at the memory's
-    bandwidth [s], which decide what bounds a kernel; the features, (shapes, F); and what comes on
-    top where operands come from memory that benchmarks find in the cache [s]."""
+    bandwidth [s], which decide what bounds a kernel; the features, (shapes, F); and, where operands
+    come from memory that benchmarks find in the cache, what comes on top [s], and what a kernel
+    takes at least, launch apart [s]."""
 
     time: Array
     compute: Array
     memory: Array
     features: Array
     fetch: Numeric = 0.0
+    least: Numeric = 0.0
 
 
 def kind_of(op: str, variant: str) -> str:
@@ -118,15 +125,25 @@ def memory_time(moved: Array, accelerator: Accelerator) -> Array:
     return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
 
 
-def cold_time(weights: Array, accelerator: Accelerator, cold: Numeric) -> Array:
-    """Least time to read weights, which come from memory: a layer's are not in the cache when its
-    turn comes again. Benchmarks turn over a handful of copies, so that there small ones stay [s].
+def weights_time(
+    weights: Array, accelerator: Accelerator, cold: Numeric
+) -> tuple[Array, Array | float]:
+    """Least time to read weights as benchmarks do [s], and what a kernel takes at least where they
+    come from memory [s].
+
+    Benchmarks turn over a handful of copies, so that small ones stay in the cache. A layer's are
+    not there when its turn comes again: they flow in while the kernel does what it does, which
+    takes no less than the memory needs to deliver them. A host's own profile measures both.
     """
-    few = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
-    stay = (1.0 - np.asarray(cold)) * few
-    return np.asarray(
-        weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
-    )
+    cold = np.asarray(cold, float)
+    stay = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    least: Array | float = 0.0
+    if accelerator.is_host:
+        stay = (1.0 - cold) * stay
+    else:
+        least = cold * (stay > 0.0) * weights / (DRAWN * accelerator.bandwidth)
+    floor = weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
+    return np.asarray(floor), least
 
 
 def energy_of(accelerator: Accelerator, dtype: str = "bf16") -> Numeric:

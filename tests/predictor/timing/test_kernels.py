@@ -358,6 +358,21 @@ def test_small_caches_are_read_from_memory_between_the_layers_of_a_model() -> No
     assert times[1] - times[0] == pytest.approx(float(cold.fetch[0]))
 
 
+@pytest.mark.parametrize("name", ["L40S-48GB", "RTX-PRO-6000-96GB", "L4-24GB", "H100-SXM5-80GB"])
+def test_weights_flow_in_from_memory_while_a_product_runs(name: str) -> None:
+    """Benchmarks of small products find their weights in a large cache, a model does not: such a
+    product takes what memory needs to deliver them, and no more than that beside its own time."""
+    device = catalog.accelerator(name)
+    sizes = 128.0 * np.arange(4, 65)
+    shapes = products(16.0 + 0 * sizes, sizes, sizes)
+    warm, cold = (
+        shape_times(replace(shapes, cold=one), device, KERNELS)[0] for one in (0.0, 1.0)
+    )
+    delivery = 2.0 * sizes**2 / device.bandwidth
+    assert (cold >= np.maximum(warm, delivery)).all()
+    assert (cold <= warm + delivery / 0.8 + 1e-9).all()
+
+
 def test_unmeasured_shapes_take_the_relatives_efficiency() -> None:
     """GH200 was measured on large products only: small ones follow H100, as memory-bound as there,
     and what was measured stays as it was."""

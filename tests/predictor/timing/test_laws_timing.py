@@ -84,11 +84,14 @@ SHAPES = [
 @pytest.mark.parametrize("cold", [0.0, 1.0])
 def test_a_product_in_every_tiling(m: int, n: int, k: int, batch: int, cold: float) -> None:
     """Tiles and splits one by one. The ceiling has the fewest wasted waves; the library's choice
-    counts traffic to the cache, too, and 8 bytes for every partial sum."""
+    counts traffic to the cache, too, and 8 bytes for every partial sum. What benchmarks find in
+    the cache and a model does not bounds the kernel beside that, at four fifths of memory's rate.
+    """
     weights = 0 if batch > 1 else 2 * k * n
     moved = 2 * (m * k + k * n + m * n) * batch
     # Of benchmarks' five copies of the weights small ones stay in the cache.
-    stay = (1 - cold) * min(max(2 - 5 * weights / L2, 0), 1)
+    stay = min(max(2 - 5 * weights / L2, 0), 1)
+    delivery = cold * weights / (0.8 * RATE) if stay > 0 else 0.0
     floor = cached(moved - weights) + weights * (stay / L2_RATE + (1 - stay) / RATE)
     limit = float(power_limit(DEVICE))
     found, least = {}, math.inf
@@ -106,6 +109,7 @@ def test_a_product_in_every_tiling(m: int, n: int, k: int, batch: int, cold: flo
     one = ideal(shapes("gemm", m, n, k, batch, cold=cold), DEVICE)
     time, best = max(least, floor), min(cost for cost, *_ in found.values())
     assert one.time[0] == pytest.approx(time)
+    assert float(np.asarray(one.least).max()) == pytest.approx(delivery)
     compute = 2 * m * n * k * batch / PEAK
     assert one.compute[0] == pytest.approx(compute)
     assert one.memory[0] == pytest.approx(moved / RATE)

@@ -365,9 +365,7 @@ def test_weights_flow_in_from_memory_while_a_product_runs(name: str) -> None:
     device = catalog.accelerator(name)
     sizes = 128.0 * np.arange(4, 65)
     shapes = products(16.0 + 0 * sizes, sizes, sizes)
-    warm, cold = (
-        shape_times(replace(shapes, cold=one), device, KERNELS)[0] for one in (0.0, 1.0)
-    )
+    warm, cold = (shape_times(replace(shapes, cold=one), device, KERNELS)[0] for one in (0.0, 1.0))
     delivery = 2.0 * sizes**2 / device.bandwidth
     assert (cold >= np.maximum(warm, delivery)).all()
     assert (cold <= warm + delivery / 0.8 + 1e-9).all()

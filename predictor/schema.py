@@ -152,3 +152,7 @@ def of_training(columns: Collection[str]) -> bool:
 def of_inference(columns: Collection[str]) -> bool:
     """Whether a table of these columns is of inference."""
     return any(one in columns for one in INFERENCE_KEYS)
+
+
+ALONE = "alone"
+"""`kernel` of a product in a narrow data type that was timed without what narrows its input."""

@@ -26,6 +26,10 @@ SHARE = 0.1
 """Quantile of the times of the smallest products that is compared: neighbours disturb the rest."""
 
 
+Casts = Mapping[tuple[str, str], Mapping[str, float]]
+"""Time of the casts by (data type, accelerator) and library [s]."""
+
+
 def casts(table: pd.DataFrame) -> dict[tuple[str, str], dict[str, float]]:
     """Time of the casts by (data type, accelerator) and library, '' for their mean [s].
 
@@ -57,7 +61,7 @@ def casts(table: pd.DataFrame) -> dict[tuple[str, str], dict[str, float]]:
 
 def with_casts(
     models: Mapping[tuple[str, str, str], EfficiencyModel],
-    known: Mapping[tuple[str, str], Mapping[str, float]],
+    known: Casts,
     architectures: Mapping[str, str],
 ) -> dict[tuple[str, str, str], EfficiencyModel]:
     """Models of products with what their tables time beside them; a pooled one has the mean of its

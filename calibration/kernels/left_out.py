@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from calibration.heldout import errors
+from calibration.kernels.casts import Casts, with_casts
 from calibration.kernels.fewshot import few_shot_trial
 from calibration.kernels.fit import SMALL_TABLE, op_of, predict_unseen
 from calibration.kernels.parts import Group, KernelFit, Key, Part
@@ -29,13 +30,16 @@ def score_left_out(
     accelerators: Mapping[str, Accelerator],
     trials: Mapping[tuple[Key, str], EfficiencyModel],
     joint: Trials,
+    beside: Casts,
 ) -> None:
     """Add to `result` what relatives are worth on each accelerator, and how far they spread.
 
     trials   pools of its architecture without it, by what they are of and its name
     joint    those of vendors, for accelerators that have none
+    beside   what tables time beside products (`casts`)
     """
     ratios: dict[str, dict[str, np.ndarray]] = {}
+    architectures = {name: one.architecture for name, one in accelerators.items()}
     for key, group in parts.items():
         for name in group:
             one = accelerators[name]
@@ -46,7 +50,11 @@ def score_left_out(
                 else relatives_without(result.models, joint, key, one)
             )
             if without is not None:
-                try_without(result, key, group[name], one, without, ratios)
+                others = {at: own for at, own in beside.items() if at[1] != name}
+                kernels = with_casts(without.kernels, others, architectures)
+                try_without(
+                    result, key, group[name], one, replace(without, kernels=kernels), ratios
+                )
     spread_of_transfers(result, ratios)
 
 

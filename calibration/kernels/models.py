@@ -15,7 +15,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from calibration.heldout import HeldOut, errors
-from calibration.kernels.casts import casts, with_casts
+from calibration.kernels.casts import Casts, casts, with_casts
 from calibration.kernels.derived import derive_backward, derive_layouts
 from calibration.kernels.fewshot import bend
 from calibration.kernels.fit import (
@@ -107,9 +107,10 @@ def fit_kernels(
         result.models[(*key, name)] = model
         result.heldout[(*key, name)] = found
     if pool:
-        _fit_pools(result, parts, accelerators, run, progress)
+        beside = casts(table)
+        _fit_pools(result, parts, accelerators, run, progress, beside)
         architectures = {name: one.architecture for name, one in accelerators.items()}
-        result.models.update(with_casts(result.models, casts(table), architectures))
+        result.models.update(with_casts(result.models, beside, architectures))
         derive_backward(result.models, accelerators)
         derive_layouts(result.models)
     return result
@@ -154,9 +155,12 @@ def _fit_pools(
     accelerators: Mapping[str, Accelerator],
     run: Parallel,
     progress: Callable[[str], None],
+    beside: Casts,
 ) -> None:
     """Add the models pooled over architectures to `result`, and what relatives are worth on each
     accelerator left out of them: of its architecture, or where there is none, of those most alike.
+
+    beside   what tables time beside products (`casts`)
     """
     pools = [
         (key, arch, names)
@@ -198,7 +202,7 @@ def _fit_pools(
         )
         for (key, name), model in zip(near, left, strict=True)
     }
-    score_left_out(result, parts, accelerators, trials, joint_trials)
+    score_left_out(result, parts, accelerators, trials, joint_trials, beside)
 
 
 def _lean_pools(

@@ -11,7 +11,7 @@ from calibration.sources.aiconfigurator import LINKS
 from calibration.sources.told import noted
 from predictor import catalog
 from predictor.precision import ELEMENT_BYTES, SPELLINGS
-from predictor.schema import COLLECTIVE_OPS, COMPUTE_OPS
+from predictor.schema import ALONE, COLLECTIVE_OPS, COMPUTE_OPS
 
 LICENCE = "facts from the repositories named in `source`"
 
@@ -66,7 +66,12 @@ def products(path: Path) -> pd.DataFrame:
     table = table[(table["op"] == "gemm") & known]
     columns = ["source", "accelerator", "op", "dtype", "m", "n", "k", "batch", "latency_us"]
     dtype = table["dtype"].replace(SPELLINGS)
-    return table[columns].assign(dtype=dtype, layout="fwd").reset_index(drop=True)
+    alone = table["source"].isin(["aiter", "infersim"])  # kernel times, inputs made before
+    more = {
+        "kernel": np.where(alone, ALONE, ""),
+        "cache": np.where(table["source"] == "infersim", "cold", ""),  # flushed before each
+    }
+    return table[columns].assign(dtype=dtype, layout="fwd", **more).reset_index(drop=True)
 
 
 def experts(path: Path) -> pd.DataFrame:

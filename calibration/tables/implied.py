@@ -17,6 +17,7 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Cluster, bridged
 from predictor.precision import ELEMENT_BYTES, SPELLINGS
+from predictor.schema import ALONE
 
 LATENT_CACHE, LATENT_KEYS = 576.0, 192.0
 """Head sizes of multi-head latent attention (DeepSeek-V2, section 2.1.2): latent and shared key
@@ -46,7 +47,8 @@ ROOT_MEAN_SQUARE = re.compile("llama", re.IGNORECASE)
 def implied(table: pd.DataFrame) -> pd.DataFrame:
     """A checked kernel table with what its rows imply filled in; what they state stays."""
     table = table.assign(dtype=table["dtype"].replace(SPELLINGS))
-    return _links(exchanges.known(_traffic(_experts(_attention(_modules(table))))))
+    table = _products(_experts(_attention(_modules(table))))
+    return _links(exchanges.known(_traffic(table)))
 
 
 def _modules(table: pd.DataFrame) -> pd.DataFrame:
@@ -59,6 +61,12 @@ def _modules(table: pd.DataFrame) -> pd.DataFrame:
     several = several.mask(eager & (table["kernel"] == "act_fn"), ACTIVATION_KERNELS)
     table = table.assign(op=table["op"].mask(norm, "elementwise"), kernels=several)
     return table.assign(kernel=table["kernel"].mask(norm, "other"))
+
+
+def _products(table: pd.DataFrame) -> pd.DataFrame:
+    """Products by libraries of kernels, whose inputs were made before: aiter's, DeepGEMM's."""
+    own = table["framework"].map(library).eq("aiter") | table["kernel"].str.startswith("DeepGEMM")
+    return table.assign(kernel=table["kernel"].mask((table["op"] == "gemm") & own, ALONE))
 
 
 def _experts(table: pd.DataFrame) -> pd.DataFrame:

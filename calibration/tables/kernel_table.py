@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.models import keys_seen
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.schema import (
+    ALONE,
     COLLECTIVE_OPS,
     COMPUTE_OPS,
     DEVICE_OPS,
@@ -174,9 +175,10 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
             moved = (size * m * k + WEIGHT_BYTES.get(dtype, 2.0) * k * n + out * m * n) * batch
             flop = 2.0 * m * n * k * batch
         found = _Sizes(m, n, k, batch, flop, moved)
-    cold = (table["cache"] == "cold").to_numpy().astype(float)
+    cold, alone = ((table[name] == value).to_numpy().astype(float)
+                   for name, value in (("cache", "cold"), ("kernel", ALONE)))  # fmt: skip
     sizes = (found.m, found.n, found.k, found.batch, found.flop, found.moved)
-    made = Shapes(op, dtype, tuple(names), codes.astype(float), *sizes, cold=cold)
+    made = Shapes(op, dtype, tuple(names), codes.astype(float), *sizes, joined=alone, cold=cold)
     more = {name: getattr(found, name) for name in ("idle", "windowed", "sharing")}
     return replace(made, **{name: value for name, value in more.items() if value is not None})
 

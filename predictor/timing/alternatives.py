@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -108,6 +108,37 @@ def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]
     return plain, np.fmin(before, within)
 
 
+def _cast_traffic(shapes: Shapes, accelerator: Accelerator) -> Array:
+    """Time to narrow a product's input, but for the launch [s]."""
+    width = ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[shapes.dtype]
+    moved = width * shapes.m * shapes.k * shapes.batch
+    return np.asarray(moved / (CAST_BANDWIDTH * accelerator.bandwidth))
+
+
+def narrowed(
+    busy: Array,
+    found: Ideal,
+    latency: Numeric,
+    shapes: Shapes,
+    accelerator: Accelerator,
+    casts: Mapping[str, float],
+    library: str,
+) -> Array:
+    """Products of a narrow data type with a kernel that narrows their input, or without where
+    another does it on the way. Tables of engines' layers time both kernels (`casts`: launch of the
+    one by library [s]), others the product alone."""
+    if not casts:
+        narrow = ELEMENT_BYTES[shapes.dtype] < ELEMENT_BYTES["bf16"]
+        if not narrow or shapes.variants[0].startswith("bmm") or accelerator.is_host:
+            return busy
+        moving = (1.0 - shapes.joined) * _cast_traffic(shapes, accelerator)
+        return np.asarray(busy + moving + EMPTY_KERNEL * (shapes.joined <= 0.0))
+    if not np.any(np.asarray(shapes.joined) != 0):
+        return busy
+    launch = casts.get(library, casts.get("", 0.0))
+    return without_cast(busy, found, latency, shapes, accelerator, launch)
+
+
 def without_cast(
     busy: Array,
     found: Ideal,
@@ -117,12 +148,10 @@ def without_cast(
     launch: float,
 ) -> Array:
     """Products whose input another kernel narrows on the way: without the launch [s] and the
-    traffic of a cast, but never faster than their ideal [s]. Where `joined` is below zero, the cast
-    moves that share more."""
-    width = ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[shapes.dtype]
-    moved = width * shapes.m * shapes.k * shapes.batch
-    cast = launch * (shapes.joined > 0) + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
-    least = np.maximum(found.time + EMPTY_KERNEL - latency, 0.0)
+    traffic of a cast, but never faster than their ideal [s], nor than their weights come. Where
+    `joined` is below zero, the cast moves that share more."""
+    cast = launch * (shapes.joined > 0) + _cast_traffic(shapes, accelerator)
+    least = np.maximum(found.time + EMPTY_KERNEL - latency, found.least)
     return np.asarray(np.maximum(busy - shapes.joined * cast, np.minimum(busy, least)))
 
 

@@ -18,10 +18,10 @@ from predictor.timing.alternatives import (
     TOGETHER,
     answering,
     apart,
+    narrowed,
     other_ways,
     together,
     whole_rows,
-    without_cast,
 )
 from predictor.timing.calibration import (
     EMPTY_KERNEL,
@@ -146,12 +146,12 @@ def _fitted(
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
-        if np.any(np.asarray(shapes.joined) != 0) and not np.any(resolved.quicker):
-            other = calibration.sibling(model, accelerator, library)
-            narrows = {**(other.casts if other is not None else {}), **model.casts}
-            launch = narrows.get(library, narrows.get("", 0.0))
-            busy = without_cast(busy, found, latency, shapes, accelerator, launch)
         busy = np.maximum(busy, found.least)
+        if shapes.op == "gemm":
+            other = calibration.sibling(model, accelerator, library)
+            casts = {**(other.casts if other is not None else {}), **model.casts}
+            casts = {} if np.any(resolved.quicker) else casts
+            busy = narrowed(busy, found, latency, shapes, accelerator, casts, library)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated":
             measured = _measured(model, shapes)

@@ -8,7 +8,7 @@ import pytest
 from calibration.checks.kernel_rows import predicted_rows
 from calibration.network.wire import wire, wire_times
 from calibration.tables.implied import implied
-from calibration.tables.kernel_table import check_kernels, gaps
+from calibration.tables.kernel_table import check_kernels, gaps, shapes_of
 from predictor import catalog
 from predictor.catalog import load
 from predictor.timing import collective_time
@@ -136,3 +136,10 @@ def test_data_types_have_other_names() -> None:
     table = rows(op=["gemm"] * 3, m=8.0, n=8.0, k=8.0,
                  dtype=["fp8-blockscale", "bfloat16/bfloat16", "nvfp4"])  # fmt: skip
     assert table["dtype"].tolist() == ["fp8_block", "bf16", "nvfp4"]
+
+
+def test_libraries_of_kernels_time_products_without_their_casts() -> None:
+    """aiter's tuner and DeepGEMM's harness make the inputs before; engines' layers do not."""
+    table = rows(op=["gemm"] * 3, m=8.0, n=8.0, k=8.0, dtype="fp8",
+                 framework=["aiter", "", "vLLM 0.12"], kernel=["ck", "DeepGEMM", ""])  # fmt: skip
+    assert shapes_of(table, "gemm", "fp8").joined.tolist() == [1.0, 1.0, 0.0]  # type: ignore[union-attr]

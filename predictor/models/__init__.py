@@ -6,9 +6,10 @@ from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_f
 from predictor.models.huggingface import from_config, is_config
 from predictor.models.model import Model
 from predictor.models.narrowing import narrowing
+from predictor.models.normed import has_closing_norms, has_head_norms, has_whole_norms
 from predictor.models.quantization import Quantization
 from predictor.models.repeated import UNKNOWN, repeated_products
-from predictor.models.served import has_whole_norms, has_wide_router
+from predictor.models.served import has_wide_router
 from predictor.models.tower import Tower
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "experts_hit",
     "from_config",
     "hardware_flop_per_token",
+    "has_closing_norms",
+    "has_head_norms",
     "has_whole_norms",
     "has_wide_router",
     "is_config",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import has_whole_norms
+from predictor.models import has_head_norms, has_whole_norms
 from predictor.plans import SEPARATE
 from predictor.work import compressed, sparse
 from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core
@@ -37,8 +37,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         width = queries * model.head_dim + keys * model.kv_head_columns + beside
         saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
         at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
-    if has_whole_norms(model) and at.software.cache:
-        _whole_norms(at, queries + keys)
+    _query_key_norms(at, queries + keys)
     _rope(at, queries, keys)
     if model.is_sparse:
         sparse.projections(at)
@@ -60,17 +59,28 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     kept = at.software.attention in SEPARATE or bool(np.any(gated))
     saved = size * portion.tokens * out if kept else 0.0
     at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
+    at.closing_norm("attention.closing_norm")
     at.residual("attention.residual")
 
 
-def _whole_norms(at: WorkList, heads: Numeric) -> None:
-    """Norms of queries and keys over all heads: squares of a rank's own heads, and, when all ranks'
-    are added up, the product (two kernels for both; vllm-project/vllm pull request 31493 and
-    sgl-project/sglang pull request 14416, 2025-12). Only engines have them here: the time of
-    training's is in what its runs are fitted to."""
-    rows, columns = at.portion.tokens, heads * at.model.head_dim
-    at.stream("attention.squares", "norm", "fwd", rows, columns, at.size)
-    at.stream("attention.qk_norm", "norm", "fwd", rows, columns, 2.0 * at.size)
+def _query_key_norms(at: WorkList, heads: Numeric) -> None:
+    """Norms of queries and keys, head by head or over all heads.
+
+    Over all heads and while serving: squares of a rank's own heads, and, when all ranks' are added
+    up, the product (two kernels for both; vllm-project/vllm pull request 31493 and
+    sgl-project/sglang pull request 14416, 2025-12). Head by head engines join them with the
+    position encoding, and have them in what they are fitted to; training runs a norm for queries
+    and one for keys (Megatron Core, transformer/attention.py: `q_layernorm`, `k_layernorm`).
+    """
+    rows, size = at.portion.tokens, at.model.head_dim
+    whole = has_whole_norms(at.model)
+    if whole and at.software.cache:
+        at.stream("attention.squares", "norm", "fwd", rows, heads * size, at.size)
+        at.stream("attention.qk_norm", "norm", "fwd", rows, heads * size, 2.0 * at.size)
+    elif at.software.norms and whole:
+        at.norm("attention.qk_norm", rows, heads * size)
+    elif at.software.norms and has_head_norms(at.model):
+        at.norm("attention.qk_norm", rows * heads, float(size))
 
 
 def _latent_projections(at: WorkList, queries: Numeric) -> None:

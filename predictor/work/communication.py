@@ -199,7 +199,7 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
             )
             gathered = region.narrow * region.message
             add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
-            if again and (ends_early(leave, plan) or plan.recompute == "per_op"):
+            if again and (ends_early(leave, model, plan) or plan.recompute == "per_op"):
                 continue
             add(f"{leave}.scatter{again}", "reducescatter", phase, split * share, after)
             add(f"{leave}.reduce{again}", "allreduce", phase, plain * share, after)

@@ -155,6 +155,7 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
         saved = dense.size * dense.kept_rows * dense.hidden * own
         inner = dense.model.ffn_hidden / dense.portion.tp
         dense.feed_forward("mlp", inner, saved=saved, bias=model.bias)
+        dense.closing_norm("mlp.closing_norm")
         dense.residual("mlp.residual")
     if model.is_moe:
         mixture_block(at.on("moe", held.moe))

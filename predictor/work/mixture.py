@@ -107,6 +107,7 @@ def mixture_block(at: WorkList) -> None:
         at.feed_forward("shared", model.shared_width / portion.tp, adapted=False)
         if not at.software.sums:
             at.stream("shared.add", "elementwise", "add", portion.rows, h, 3 * size)
+    at.closing_norm("moe.closing_norm")
     at.residual("moe.residual")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import UNKNOWN, Model, repeated_products
+from predictor.models import UNKNOWN, Model, has_closing_norms, repeated_products
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.work.primitives import Operator
@@ -19,9 +19,11 @@ from predictor.work.primitives import Operator
 BEHIND_NORMS = ("attention.qkv", "attention.q_down", "mlp.up", "moe.router", "mamba.in", "delta.in")
 """Products whose input is what a norm put out."""
 
-ENDING = ("mlp.down", "mlp.residual", "moe.residual")
+ADDED = ("mlp.residual", "moe.residual")
+ENDING = ("mlp.down", *ADDED)
 """Operators at the end of a layer whose output its backward pass does not need (the gradient of a
-product needs its inputs): recomputation that stops early does without."""
+product needs its inputs): recomputation that stops early does without. A norm before the residual
+needs what the product puts out."""
 
 NEVER_KEPT = ("nvfp4",)
 """Data types of products whose outcome checkpoints by operator do not keep: the operator
@@ -94,7 +96,8 @@ which XLA never keeps where products are named that are (`jax.checkpoint_policie
 
 def repeats(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric | None:
     """How often recomputation runs a forward kernel of a layer again; None if never."""
-    if plan.recompute in ("full", "per_op") and plan.stops_early and operator.name in ENDING:
+    last = plan.recompute in ("full", "per_op") and plan.stops_early
+    if last and operator.name in _ending(model):
         return None
     if plan.recompute == "full":
         return plan.recompute_share
@@ -123,9 +126,14 @@ def comes_again(product: str, model: Model, plan: TrainingPlan) -> bool:
     return plan.recompute != "per_op" or repeated_products(model).get(product, UNKNOWN) > 0.0
 
 
-def ends_early(product: str, plan: TrainingPlan) -> bool:
+def _ending(model: Model) -> tuple[str, ...]:
+    """Operators that recomputation which stops early does without."""
+    return ADDED if has_closing_norms(model) else ENDING
+
+
+def ends_early(product: str, model: Model, plan: TrainingPlan) -> bool:
     """Whether what follows a product of a layer is not run again: its collectives are not."""
-    return plan.recompute == "full" and plan.stops_early and product in ENDING
+    return plan.recompute == "full" and plan.stops_early and product in _ending(model)
 
 
 def freed(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric:

@@ -36,6 +36,8 @@ class Software:
     widens     narrow weights are widened in memory before many rows are multiplied
     by_row     operands of narrow products have scales by row and column (`Precision.by_row`)
     clamps     what experts' activations read is clamped by kernels of their own
+    norms      norms of queries and keys head by head, and of what blocks put out, are kernels of
+               their own; else they are in what was fitted
     state      bytes of an element of the state of a scan or a delta rule
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them
@@ -63,6 +65,7 @@ class Software:
     by_row: bool = False
     clamps: bool = False
     looped: bool = False
+    norms: bool = False
     state: float = 4.0
     blocks: str = ""
     wide: Numeric = 0.0

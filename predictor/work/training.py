@@ -44,6 +44,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         by_row=recipe.by_row,
         clamps=plan.clamps_apart,
         looped=plan.experts_looped,
+        norms=True,
         wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
     )
     rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.models import Model
+from predictor.models import Model, has_closing_norms
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.records import dataclass
 from predictor.work.primitives import Operator, gemm, streaming
@@ -387,6 +387,12 @@ class WorkList:
             backward=(f"{kind}_bwd", backward),
             saved=size * rows * width,
         )
+
+    def closing_norm(self, name: str) -> None:
+        """Norm of what a block puts out, where a family has one; engines join it with what follows
+        and have it in what they are fitted to."""
+        if self.software.norms and has_closing_norms(self.model):
+            self.norm(name)
 
     def residual(self, name: str) -> None:
         """What a block adds to the residual stream, dropped out before where the list says so;

@@ -63,7 +63,6 @@ def test_a_wide_router_is_read_in_32_bits_while_serving_alone() -> None:
     given = TrainingPlan(tp=1.0, pp=1.0, dp=1.0, micro_batch=1.0, global_batch=1.0, seq_len=64.0)
     trained = {o.name: o.dtype for o in step_operators(WHOLE, given)}
     assert trained["moe.router"] != "fp32"
-    assert "attention.qk_norm" not in trained
 
 
 @pytest.mark.parametrize("name", ["B200-SXM-180GB", "H100-SXM5-80GB", "MI300X-192GB"])

@@ -1,0 +1,35 @@
+"""Norms of a family besides those that every block begins with."""
+
+from __future__ import annotations
+
+from predictor.models.model import Model
+
+HEAD_NORMS = ("qwen3", "gemma3", "gemma4")
+"""How families begin whose queries and keys are normalised head by head (Qwen Team 2025, arXiv
+2505.09388, section 2; Gemma Team 2025, arXiv 2503.19786, section 2; transformers,
+modeling_qwen3.py, modeling_qwen3_next.py, modeling_gemma3.py: `q_norm`, `k_norm`)."""
+
+WHOLE_NORMS = ("minimax", "minimax_m2", "olmo2")
+"""Families whose queries and keys are normalised over all heads together, so that tensor-parallel
+ranks add up their squares first (vllm/model_executor/models/minimax_m2.py: MiniMaxText01RMSNormTP;
+Team OLMo 2024, arXiv 2501.00656, section 3)."""
+
+CLOSING_NORMS = ("gemma2", "gemma3", "gemma4")
+"""How families begin whose blocks end with a norm, too, before the residual (Gemma Team 2024, arXiv
+2408.00118, section 2: post-norm and pre-norm; transformers, modeling_gemma3.py:
+`post_attention_layernorm`, `post_feedforward_layernorm`)."""
+
+
+def has_head_norms(model: Model) -> bool:
+    """Whether queries and keys are normalised head by head."""
+    return model.family.startswith(HEAD_NORMS)
+
+
+def has_whole_norms(model: Model) -> bool:
+    """Whether queries and keys are normalised over all heads together."""
+    return model.family in WHOLE_NORMS
+
+
+def has_closing_norms(model: Model) -> bool:
+    """Whether what a block puts out is normalised before it is added."""
+    return model.family.startswith(CLOSING_NORMS)

@@ -124,9 +124,9 @@ def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
 def unmoved(work: Work) -> Mask:
     """Whether the median time between tokens is that of a pass without prompts: of passes in which
     m prompts begin on average, at random, exp(-m) have none (`serving.latency`), most of them below
-    m = log 2."""
+    m = log 2; where replicas make their passes together, m is of all of them."""
     passes = np.maximum(work.output_len - 1.0, 1.0) / work.per_pass
-    return np.asarray(work.running < np.log(2.0) * passes)
+    return np.asarray(work.running * work.meeting < np.log(2.0) * passes)
 
 
 def published(found: Timed) -> Array:

@@ -344,7 +344,8 @@ def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, A
     if framework in LAYER_SPLIT and gpus > 1:
         tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
     if tp is None and cell(row, "ep") is not None:
-        tp = gpus  # experts divided among ranks that split the attention, unless dp is stated
+        # Experts are divided among ranks that split the attention, but for stated replicas of it.
+        tp = gpus // int(dp or 1)
     if tp is not None and gpus % (int(tp) * int(pp or 1)) == 0:
         dp = gpus // (int(tp) * int(pp or 1))
     unsaid = tp is None and pp is None and dp is None

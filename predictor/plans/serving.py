@@ -149,6 +149,10 @@ BLOCK_TABLES = ("kept", "listed")
 """Whether the blocks of running sequences' caches are kept in arrays, to which passes add, or every
 pass lists them all anew on the host."""
 
+REPLICA_PASSES = ("apart", "padded")
+"""Passes of replicas that share experts: each as long as its own prompts make it, or all of them
+padded to the tokens of the longest."""
+
 FRONT_ENDS = ("beside", "inside")
 """Whether what answers clients runs beside the loop of passes or inside it: then the text of each
 sequence is made and handed over before the next pass."""
@@ -263,6 +267,7 @@ class ServingPlan:
     sampling: str = "plain"
     sampler: str = "sorted"
     block_tables: str = "kept"
+    replica_passes: str = "apart"
     front_end: str = "beside"
     control: str = "broadcast"
     last_token: str = "read"

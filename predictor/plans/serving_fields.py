@@ -57,6 +57,7 @@ from predictor.plans.serving import (
     PRODUCT_UNITS,
     REACHES,
     REDUCTIONS,
+    REPLICA_PASSES,
     SAMPLERS,
     SAMPLINGS,
     SCHEDULINGS,
@@ -409,6 +410,12 @@ _ENGINE = (
         ("decode",), choices=BLOCK_TABLES, default=ENGINE,
         more="Listing them in every pass takes host time in proportion to what is cached (vLLM "
         "before 0.8).",
+    ),
+    PlanField(
+        "replica_passes", WORD, "How replicas that share experts make their passes.",
+        ("decode", "load"), choices=REPLICA_PASSES, default=ENGINE,
+        more="Padded to the longest, each computes as much as the one that reads most prompts "
+        "(vLLM); else each is as long as its own prompts make it.",
     ),
     PlanField(
         "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",

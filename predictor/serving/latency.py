@@ -241,7 +241,8 @@ def riding(
     beyond their share of a full one (`_own_passes`). Those that ride along are read in passes that
     decode in any case, and make these longer (`beside`); the first of its pass by more than those
     that share it (`_first_ones`), which add their share of a full one. One that takes several
-    passes has them to itself.
+    passes has them to itself. Where the passes of replicas are padded to the longest (`meeting`),
+    it is the prompts of the one that reads most (`_met`).
     """
     alone = np.asarray(many * prompt) + _own_passes(work, own, many, prompt, after)
     first, share = beside(work, own), own.mixing * prompt
@@ -249,7 +250,36 @@ def riding(
     ones = np.where(single_passes(work) > 1, each, _first_ones(work, own, each, first, share))
     ones = np.minimum(after * ones, many)
     mixed = ones * first + np.maximum(many - ones, 0.0) * share
+    if np.any(np.asarray(work.meeting) > 1):
+        some, most = _met(work, each)
+        met = np.asarray(after * (some * first + np.maximum(most - some, 0.0) * share))
+        mixed = np.where(np.asarray(work.meeting) > 1, np.maximum(met, mixed), mixed)
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
+
+
+def _met(work: Work, each: Array) -> tuple[Array, Array]:
+    """Share of the passes in which any of the replicas that make them together reads a prompt, and
+    the prompts of the one that reads most: every one waits for that one, or computes as much
+    padding. Their numbers are Poisson's, no more than a pass has room for.
+
+    each   prompts of a replica for every pass
+    """
+    room = np.maximum(np.floor(_in_pass(work)), 1.0)
+    below, term, most = np.zeros_like(each), np.exp(-each), np.zeros_like(each)
+    some = 1.0 - term**work.meeting
+    for number in range(COUNTED):
+        below = below + term
+        most = most + np.where(number < room, 1.0 - np.minimum(below, 1.0) ** work.meeting, 0.0)
+        term = term * each / (number + 1.0)
+    return np.asarray(some), np.asarray(np.maximum(most, np.minimum(each, room)))
+
+
+def repeated(work: Work) -> Array:
+    """Prompts that a replica reads or waits for, for each of its own, where replicas make their
+    passes together; the others' as `_met` has them."""
+    after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0) / work.per_pass
+    each = np.maximum(np.asarray(work.running, float), 1e-9) / after
+    return np.asarray(np.where(np.asarray(work.meeting) > 1, _met(work, each)[1] / each, 1.0))
 
 
 def _random(work: Work) -> Array:
@@ -319,6 +349,9 @@ def mixed_time(work: Work, own: EngineParameters) -> Array:
     rest = single_passes(work) * shown * work.launching * each
     return np.asarray(prompt_time(work, own, single=True) + rest)
 
+
+COUNTED = 24
+"""Prompts of a replica in a pass up to which their number's distribution is added up."""
 
 GATHERED, PART = 12, 0.35
 """Rounds of the fixed point between how long passes over prompts take and how many prompts gather,

@@ -64,6 +64,7 @@ class Work:
     synchrony   share of the clients that send together; 0: requests arrive at random
     rounds      requests that each client sends, the first of all of them at once
     alike       1 where requests are of one length each, else 0
+    meeting     replicas whose passes are padded to the longest of them, as they share experts
     per_pass    tokens that a pass adds to a sequence, on average
     launching   host time of a launch, a pass, a sequence, a request over that of Python
     drafting    time of guessing tokens ahead, over that of a pass
@@ -118,6 +119,7 @@ class Work:
     listed: Numeric = 0.0
     alike: Numeric = 0.0
     rounds: Numeric = 10.0
+    meeting: Numeric = 1.0
 
 
 def software_of(plan: ServingPlan) -> dict[str, Any]:
@@ -127,6 +129,7 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "synchrony": plan.synchrony,
         "rounds": plan.rounds,
         "alike": np.asarray(plan.variation) <= 0,
+        "meeting": meeting(plan),
         "per_pass": plan.tokens_per_pass,
         "drafting": plan.drafted * plan.draft_cost,
         "launching": plan.launching,
@@ -135,6 +138,13 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "answered": float(plan.last_token == "decoded"),
         "shown": float(plan.sampling == "penalised"),
     }
+
+
+def meeting(plan: ServingPlan) -> Array:
+    """Attention replicas whose passes are padded to the longest of them: those that share
+    experts."""
+    sharing = np.minimum(np.asarray(plan.dp), np.asarray(plan.ep) / np.asarray(plan.tp))
+    return np.asarray(np.maximum(sharing, 1.0) if plan.replica_passes == "padded" else 1.0)
 
 
 PICKLED = 30e-9

@@ -28,7 +28,7 @@ from predictor.power import (
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.serving.apart import worker
-from predictor.serving.latency import Latencies, latencies
+from predictor.serving.latency import Latencies, latencies, repeated
 from predictor.serving.pass_times import decode_time, prompt_time
 from predictor.serving.prediction import InferencePrediction
 from predictor.timing import widens
@@ -262,7 +262,9 @@ def serving_activity(
     after = np.maximum(np.asarray(found.work.output_len) - 1.0, 1.0)
     steps = own * after / plan.tokens_per_pass / np.maximum(sequences, 1e-9)
     decode, prompt = decode_work(found, sequences), prompt_work(found)
-    reading = own * prompt_time(found.work, found.parameters) / found.work.together
+    # What others read is padding, which is computed, too.
+    read = own * repeated(found.work)
+    reading = read * prompt_time(found.work, found.parameters) / found.work.together
     decoding = steps * found.latencies.step
     closed = np.asarray(plan.serving, float) * np.isfinite(np.asarray(plan.batch, float))
     first = np.clip(reading, 0.0, 0.95)
@@ -273,12 +275,12 @@ def serving_activity(
     rows = sequences * (1.0 + plan.drafted)
     kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
     padded = unforeseen * _tiled(found)
-    waits = _exchanging(found, own, steps, first, rest)
+    waits = _exchanging(found, read, steps, first, rest)
     halted = np.clip(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0, 1.0)
     many = np.asarray(found.work.together) * plan.new_tokens
     passes = (
         Passing(
-            phase="prefill", work=prompt, rate=own, rows=many, thin=0.0, padded=none, halted=none,
+            phase="prefill", work=prompt, rate=read, rows=many, thin=0.0, padded=none, halted=none,
             talks=waits[0],
         ),
         Passing(

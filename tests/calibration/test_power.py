@@ -81,6 +81,23 @@ def test_rows_of_served_energy_are_points_or_say_why_not() -> None:
     assert first.request.cluster.accelerator.name == "V100-SXM2-32GB"
 
 
+def test_stated_replicas_of_the_attention_share_the_experts() -> None:
+    row = {
+        "source": "mlenergy_v3", "model": "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8", "tp": 1.0,
+        "accelerator": "B200", "n_gpus": 8, "task": "sourcegraph-fim", "batch": 60.0,
+        "max_num_seqs": 64.0, "output_len": 250.0, "precision": "fp8", "output_tok_s": 500.0,
+        "ep": 8.0, "dp": 8.0,
+    }  # fmt: skip
+    run = load("default").run
+    found = energy_point(row, 3, run)
+    assert isinstance(found, InferencePoint)
+    plan = found.request.plan
+    assert (float(plan.tp), float(plan.dp), float(plan.ep)) == (1.0, 8.0, 8.0)
+    split = energy_point({**row, "dp": 1.0}, 3, run)
+    assert isinstance(split, InferencePoint)
+    assert (float(split.request.plan.tp), float(split.request.plan.dp)) == (8.0, 1.0)
+
+
 def test_the_highest_limit_is_the_reference_and_lower_ones_cost_time() -> None:
     sweep, skipped = sweep_of(limits())
     assert [at for at, _ in skipped] == [0]

@@ -1,0 +1,66 @@
+"""Replicas of attention that share experts make their passes together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor.serving.latency import _met, latencies, repeated, riding
+from predictor.serving.pass_times import DeviceTime
+from tests.predictor.serving import bare
+
+REPLICAS = st.integers(2, 32)
+PROMPTS = st.floats(1e-3, 3.0)
+
+
+def work(**fields):
+    """Passes of 0.1 s; one prompt beside them takes 0.3 s, of many in a pass each 0.04 s."""
+    base = {"prompts": DeviceTime(0.4, 0.0, 10.0), "together": 10.0, "running": 20.0,
+            "single": DeviceTime(0.3, 0.0, 10.0), "clients": np.inf, "chunk": 1e5}  # fmt: skip
+    return bare.work(**{**base, **fields})
+
+
+def test_the_longest_of_poisson_s_numbers_is_the_mean_of_draws():
+    rng = np.random.default_rng(1)
+    for prompts, replicas in ((0.03, 8), (0.5, 4), (1.0, 8), (3.0, 16)):
+        some, most = _met(work(meeting=replicas), np.array(prompts))
+        drawn = rng.poisson(prompts, (40_000, replicas)).max(axis=1)
+        assert float(most) == pytest.approx(drawn.mean(), rel=0.02)
+        assert float(some) == pytest.approx((drawn > 0).mean(), rel=0.03)
+
+
+def test_a_pass_holds_no_more_prompts_than_there_is_room_for():
+    _, most = _met(work(meeting=64.0, chunk=2000.0), np.array(5.0))
+    assert float(most) == pytest.approx(2.0, abs=1e-6)
+
+
+@given(PROMPTS, REPLICAS)
+def test_replicas_wait_for_at_least_their_own_prompts_and_at_most_for_all(prompts, replicas):
+    some, most = _met(work(meeting=float(replicas)), np.array(prompts))
+    assert prompts * (1.0 - 1e-6) <= float(most) <= replicas * prompts * (1.0 + 1e-9)
+    assert 0.0 <= float(some) <= min(1.0, float(most)) + 1e-12
+
+
+@given(st.floats(1.0, 30.0), REPLICAS)
+def test_more_replicas_never_delay_less(many, replicas):
+    def delay(count: float) -> float:
+        one = work(meeting=float(count))
+        return float(riding(one, bare.BARE, many, np.array(0.04), np.array(10.0)))
+
+    assert delay(1) <= delay(replicas) * (1.0 + 1e-9)
+    assert delay(replicas) <= delay(replicas + 1) * (1.0 + 1e-9)
+
+
+def test_one_replica_is_as_if_none_met():
+    one = work()
+    assert float(repeated(one)) == 1.0
+    same, alone = latencies(replace(one, meeting=1.0), bare.BARE), latencies(one, bare.BARE)
+    assert float(same.tpot) == float(alone.tpot)
+
+
+def test_rare_prompts_are_waited_for_by_every_replica():
+    assert float(repeated(work(meeting=8.0, running=0.001))) == pytest.approx(8.0, rel=1e-3)

@@ -28,6 +28,10 @@ SPILL = 1.5
 """A cache that is read over and over stays near up to 1 / SPILL of the last-level cache, and not at
 all from 2 / SPILL on (aiconfigurator's tables: hits at 0.7, misses at 1.4, L40S and H100)."""
 
+READ = 0.9
+"""Share of the memory's bandwidth at which decoding reads its cache at best (aiconfigurator's
+tables)."""
+
 EXPONENTIALS = {"blackwell-ultra": 32.0}
 """Exponentials per clock of a processor's special function units, where not `USUAL_EXPONENTIALS`:
 Blackwell Ultra doubles them for attention (NVIDIA, "Inside Blackwell Ultra", 2025)."""
@@ -113,7 +117,7 @@ def attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
 def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Attention of single new tokens: keys and values are read once; benchmarks read the same ones
     again, so that small caches stay near. In a real step other layers come between: what would
-    stay is fetched from memory on top.
+    stay is fetched from memory on top, and all of it no faster than memory is read at best.
 
     m    query rows that share a key and value head
     n    keys
@@ -130,6 +134,7 @@ def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     stay = np.clip(2.0 - SPILL * shapes.bytes / accelerator.l2, 0.0, 1.0)
     apart = np.maximum(1.0 / accelerator.bandwidth - 1.0 / accelerator.l2_bandwidth, 0.0)
     fetch = cold * stay * shapes.bytes * apart
+    least = cold * shapes.bytes / (READ * accelerator.bandwidth)
     windowed = np.broadcast_to(np.asarray(shapes.windowed, float), shapes.m.shape)
     length = log_of(np.clip(shapes.n * (1.0 + shapes.idle), 16, 131072))
     features = features_of(
@@ -154,4 +159,4 @@ def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         ],
         len(time),
     )
-    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features, fetch)
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features, fetch, least)

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor import catalog
+from predictor.catalog import load
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing.alternatives import (
@@ -37,6 +39,7 @@ from predictor.timing.attention import (
 )
 from predictor.timing.calibration import EMPTY_KERNEL
 from predictor.timing.features import ideal
+from predictor.timing.kernels import shape_times
 from predictor.timing.shapes import LONG_KERNEL, Shapes
 from predictor.work import Operator
 from tests.predictor.timing.test_laws_timing import L2, L2_RATE, PEAK, RATE, SMS
@@ -105,6 +108,21 @@ def test_decoding_by_hand(
         sequences / (math.ceil(sequences / SMS) * SMS),
     ]
     assert found.features[0].tolist() == pytest.approx(expected)
+
+
+def test_no_cache_comes_faster_than_memory_delivers_it() -> None:
+    """Whole catalog, caches from a tenth of the last level to nine times: other layers have been
+    there since the last token, so that all of it comes from memory."""
+    kernels = load("kernels-only")
+    for name in catalog.rows("accelerators"):
+        one = catalog.accelerator(name)
+        if one.is_host or "bf16" not in one.peak:
+            continue
+        for share in (0.1, 0.6, 0.9, 1.2, 1.34, 1.6, 3.0, 9.0):
+            keys = share * float(np.nan_to_num(one.l2, nan=4e7)) / (4.0 * 96 * 64)
+            shapes = cache(4, max(keys, 16.0), 64, cold=1.0)
+            took = float(shape_times(shapes, one, kernels)[0][0])
+            assert took > float(shapes.bytes[0]) / one.bandwidth, (name, share)
 
 
 def test_what_benchmarks_find_near_is_theirs() -> None:

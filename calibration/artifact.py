@@ -110,6 +110,11 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
         "memory_sigma": run.memory_sigma,
         "sigma": _number(run.sigma),
         "sigma_moe": _number(run.sigma_moe),
+        **(
+            {"spreads": {k: [_number(x) for x in v] for k, v in run.spreads.items()}}
+            if run.spreads
+            else {}
+        ),
         "sigma_plan": _number(run.sigma_plan),
         "sigma_unnamed": _number(run.sigma_unnamed),
         "factors": dict(run.factors),

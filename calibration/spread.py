@@ -23,6 +23,11 @@ MOST_CARRIED = 3.0
 LEAST_PLANS = 5
 """Plans of a source below which it says nothing about the spread between plans."""
 
+MAKERS = ("megatron-bridge", "megatron-lm", "nemo")
+"""Frameworks that the maker of most accelerators keeps and tunes for them (families 'paper' and
+'vendor' of `data/defaults/run.yaml`): their runs differ less than those of what communities keep,
+whose code of experts above all is anything from a loop to what the maker runs."""
+
 NORMAL = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
@@ -32,8 +37,9 @@ class Residual:
     """One predicted run: log(predicted / measured), the operators' part of its spread, its source,
     and whether its model is a mixture of experts.
 
-    setting   what plans that are held against each other have in common; '' where not known
-    plan      what tells them apart
+    setting    what plans that are held against each other have in common; '' where not known
+    plan       what tells them apart
+    framework  '' where not known
     """
 
     error: float
@@ -42,6 +48,7 @@ class Residual:
     moe: bool = False
     setting: str = ""
     plan: str = ""
+    framework: str = ""
 
 
 def run_sigma(found: Sequence[Residual], q: float, level: float) -> float:
@@ -89,13 +96,27 @@ def carried_sigma(found: Sequence[Residual], q: float, level: float) -> float:
 def with_spread(
     run: RunParameters, found: Sequence[Residual], q: float, level: float
 ) -> RunParameters:
-    """Run parameters whose spreads cover `level` of the runs, dense models and mixtures apart."""
+    """Run parameters whose spreads cover `level` of the runs, dense models and mixtures apart, and
+    `MAKERS` apart from the others; together where fewer than `LEAST_SOURCES` have some."""
     spreads = []
     for moe in (False, True):
-        own = [r for r in found if r.moe == moe]
-        enough = len({r.source for r in own}) >= LEAST_SOURCES
-        spreads.append(max(run_sigma(own if enough else found, q, level), 0.01))
-    return replace(run, sigma=spreads[0], sigma_moe=spreads[1])
+        own = _enough([r for r in found if r.moe == moe]) or found
+        sides = [[r for r in own if (r.framework in MAKERS) == made] for made in (True, False)]
+        apart = all(_enough(side) for side in sides)
+        both = [max(run_sigma(side, q, level), 0.01) for side in (sides if apart else [own])]
+        spreads.append((both[0], both[-1]))
+    (dense, others), (mixture, other_mixtures) = spreads
+    return replace(
+        run,
+        sigma=others,
+        sigma_moe=other_mixtures,
+        spreads=dict.fromkeys(MAKERS, (dense, mixture)),
+    )
+
+
+def _enough(found: list[Residual]) -> list[Residual]:
+    """Errors of `LEAST_SOURCES` and more; none of fewer."""
+    return found if len({r.source for r in found}) >= LEAST_SOURCES else []
 
 
 def plan_spreads(found: Sequence[Residual]) -> dict[str, float]:
@@ -167,4 +188,4 @@ def with_unnamed_spread(
 
 
 def _own(run: RunParameters, one: Residual) -> float:
-    return run.sigma_moe if one.moe else run.sigma
+    return run.spread(one.moe, one.framework)

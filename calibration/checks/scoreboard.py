@@ -383,7 +383,7 @@ def _run_rows(
     request = point.request
     value = float((result.layer_time if point.one_layer else result.step_time)[at])
     reach = float(result.high[at] / result.step_time[at])
-    run = calibration.run.spread(request.model.is_moe)
+    run = calibration.run.spread(request.model.is_moe, request.plan.framework)
     row = Scored(
         point_id=point.point_id,
         source=point.source,
@@ -397,6 +397,7 @@ def _run_rows(
         accelerator=request.cluster.accelerator.name,
         sigma_operators=float(np.sqrt(max(result.sigma[at] ** 2 - run**2, 0.0))),
         moe=request.model.is_moe,
+        framework=request.plan.framework,
     )
     return [row]
 
@@ -415,7 +416,10 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
     if any(row.in_sample for row in runs) and scores.points:
         runs = _held_out(replace(scores, rows=runs), calibration, by)
     keys = np.array([getattr(row, by) for row in runs])
-    found = [Residual(row.log_error, row.sigma_operators, row.source, row.moe) for row in runs]
+    found = [
+        Residual(r.log_error, r.sigma_operators, r.source, r.moe, framework=r.framework)
+        for r in runs
+    ]
     q, level = calibration.interval_q, calibration.interval_level
     held: dict[str, RunParameters] = {}
     for key in np.unique(keys).tolist():
@@ -424,7 +428,8 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
         held[key] = with_spread(calibration.run, rest, q, level) if enough else calibration.run
     spread = []
     for row, key in zip(runs, keys.tolist(), strict=True):
-        reach = float(np.exp(q * np.hypot(row.sigma_operators, held[key].spread(row.moe))))
+        own = held[key].spread(row.moe, row.framework)
+        reach = float(np.exp(q * np.hypot(row.sigma_operators, own)))
         spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
     if scores.inference is not None:
         spread += refold_served(scores.inference, calibration, by)

@@ -36,6 +36,7 @@ class Scored:
     tp: int = 0
     flagged: bool = False
     moe: bool = False
+    framework: str = ""
 
     @property
     def log_error(self) -> float:
@@ -46,7 +47,9 @@ class Scored:
         return float(np.log(self.predicted / self.published))
 
 
-INSIDE = ("sigma_operators", "model", "accelerator", "kind", "tp", "flagged", "moe")
+INSIDE = (
+    "sigma_operators", "model", "accelerator", "kind", "tp", "flagged", "moe", "framework",
+)  # fmt: skip
 """Fields of a row that a report does not show."""
 
 
@@ -144,12 +147,7 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
             for row in scores.skipped
         ],
         "points": [
-            {
-                key: value
-                for key, value in asdict(row).items()
-                if key
-                not in ("sigma_operators", "model", "accelerator", "kind", "tp", "flagged", "moe")
-            }
+            {key: value for key, value in asdict(row).items() if key not in INSIDE}
             for row in scores.rows
         ],
         "memory": _memory(scores.memory),

@@ -128,6 +128,7 @@ def residuals(runs: Runs, run: RunParameters) -> list[Residual]:
             point.source,
             point.request.model.is_moe,
             *_compared(point),
+            framework=point.request.plan.framework,
         )
         for error, spread, point in rows
     ]

@@ -218,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"wrote {given.out}: {len(fitted.fitted_points)} runs")
     print(
         f"spread {fitted.run.sigma:.3f}, of mixtures of experts {fitted.run.sigma_moe:.3f}, "
+        f"of frameworks with their own {fitted.run.spreads}, "
         f"between plans {fitted.run.sigma_plan:.3f}, of frameworks that nobody named "
         f"{fitted.run.sigma_unnamed:.3f} more"
     )

@@ -283,6 +283,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         memory_sigma=content["memory_sigma"],
         sigma=content["sigma"],
         sigma_moe=content["sigma_moe"],
+        spreads={name: (own[0], own[1]) for name, own in content.get("spreads", {}).items()},
         sigma_plan=content.get("sigma_plan", RunParameters().sigma_plan),
         sigma_unnamed=content.get("sigma_unnamed", RunParameters().sigma_unnamed),
         factors=content["factors"],

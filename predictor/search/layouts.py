@@ -305,7 +305,8 @@ class _Search:
             found = self._parts(own, timed)
             run, blocks = self.calibration.run, [self.blocks[number] for number, _ in own]
             fixed = blocks[0].fixed
-            using, named = environment_of(self.cluster, fixed, run), fixed.named
+            using = environment_of(self.cluster, fixed, run)
+            spread = run.spread(self.model.is_moe, fixed.framework, fixed.named)
             step = assemble(found, run, using)
             rows = [self.rows[number][part] for number, part in own]
             gpus = [asked(block, chosen) for block, chosen in zip(blocks, rows, strict=True)]
@@ -313,7 +314,7 @@ class _Search:
                 np.repeat([number for number, _ in own], [len(part) for _, part in own]),
                 np.concatenate(rows),
                 step.step_time,
-                interval(step, using.factor, run.spread(self.model.is_moe, named)),
+                interval(step, using.factor, spread),
                 np.concatenate([self.peak[number][part] for number, part in own]),
                 self._ranked(own, timed, found, step),
                 np.concatenate(gpus),

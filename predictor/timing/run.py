@@ -24,6 +24,7 @@ class RunParameters:
     memory_sigma      log-standard-deviation of peak memory
     sigma             log-standard-deviation of a run that no operator explains
     sigma_moe         the same where the model is a mixture of experts
+    spreads           framework -> both, where its runs have their own
     sigma_plan        the part of it that is particular to one plan, which plans of one model on
                       one machine do not share
     sigma_unnamed     what a run adds to its spread of which nobody says with which framework it ran
@@ -43,6 +44,7 @@ class RunParameters:
     memory_sigma: float = 0.1
     sigma: float = 0.1
     sigma_moe: float = 0.1
+    spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sigma_plan: float = 0.03
     sigma_unnamed: float = 0.0
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -50,10 +52,11 @@ class RunParameters:
     jitter: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    def spread(self, moe: bool, named: bool = True) -> float:
+    def spread(self, moe: bool, framework: str = "", named: bool = True) -> float:
         """Log-standard-deviation of a run of a dense model, or of a mixture of experts.
 
-        named   whether its framework is
+        named   whether somebody says its framework
         """
-        own = self.sigma_moe if moe else self.sigma
+        dense, mixture = self.spreads.get(framework, (self.sigma, self.sigma_moe))
+        own = mixture if moe else dense
         return own if named else math.hypot(own, self.sigma_unnamed)

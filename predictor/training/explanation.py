@@ -337,8 +337,9 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
         elif family == "optimizer":
             known = "transferred"
         grounds.append(Ground(name, time / total, known, sigma, points))
+    spread = case.run.spread(case.request.model.is_moe, case.request.plan.framework)
     if left > 1e-6 * neutral:
-        grounds.append(Ground("host time", left / total, "fitted to runs", case.run.sigma, 0))
+        grounds.append(Ground("host time", left / total, "fitted to runs", spread, 0))
     if waiting > 0:
         grounds.append(Ground("data loading", waiting / total, "stated", 0.0, 0))
     extra = total - waiting - neutral
@@ -347,7 +348,7 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
     if abs(extra) > 1e-6 * total:
         share = extra / total
         name = f"framework factor/{case.request.plan.framework}"
-        grounds.append(Ground(name, share, "fitted to runs", case.run.sigma, count))
+        grounds.append(Ground(name, share, "fitted to runs", spread, count))
     return sorted(grounds, key=lambda ground: -ground.share)
 
 

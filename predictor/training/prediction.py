@@ -212,7 +212,7 @@ def predict(
     found, listed = parts(model, cluster, plan, calibration)
     using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)
-    total_sigma = interval(step, using.factor, run.spread(model.is_moe, plan.named))
+    total_sigma = interval(step, using.factor, run.spread(model.is_moe, plan.framework, plan.named))
     of = model, cluster, plan
     step, using, total_sigma = as_measured(found, step, using, total_sigma, of, calibration)
 

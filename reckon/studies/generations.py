@@ -102,7 +102,8 @@ def run(parameters: Mapping[str, Any]) -> Result:
         facts["tuned"] = f"{ends[1].tokens_per_s / ends[0].tokens_per_s:.1f}"
         facts["tuned_first"] = brief(ends[0].plan)
     # Of what runs add beyond their kernels, half is taken to be shared by both ends: counted once.
-    spread = math.hypot(steps[0].sigma, steps[-1].sigma, calibration.run.sigma)
+    shared = calibration.run.spread(model.is_moe, steps[0].plan.framework)
+    spread = math.hypot(steps[0].sigma, steps[-1].sigma, shared)
     reach = calibration.interval_q * spread
     return _result(steps, parameters, facts, math.exp(reach))
 
@@ -138,6 +139,7 @@ def _predicted(
     spec = parse(TrainingPlanSpec, fields, "plan")
     plan = complete_training(spec, calibration.run, model=model, cluster=cluster).plan
     found = predict(model, cluster, plan, calibration)
+    shared = calibration.run.spread(model.is_moe, plan.framework)
     capacity = float(cluster.accelerator.memory)
     peak = float(found.memory.peak)
     if peak > capacity:
@@ -149,7 +151,7 @@ def _predicted(
         factor=factor,
         tokens_per_s=float(found.tokens_per_s),
         mfu=float(found.utilisation("megatron")),
-        sigma=math.sqrt(max(float(found.sigma) ** 2 - calibration.run.sigma**2, 0.0)),
+        sigma=math.sqrt(max(float(found.sigma) ** 2 - shared**2, 0.0)),
         memory=peak / GIB,
         capacity=capacity / GIB,
         plan=plan,

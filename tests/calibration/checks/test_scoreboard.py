@@ -187,6 +187,18 @@ def test_mixtures_of_experts_have_a_spread_of_their_own() -> None:
     assert shared.sigma == pytest.approx(0.1)
 
 
+def test_frameworks_of_the_maker_have_a_spread_of_their_own() -> None:
+    """Three sources of each: errors of what the maker keeps reach 0.1, those of others 0.5."""
+    names = [f"s{i}" for i in range(3)]
+    made = [Residual(e, 0.0, n, framework="nemo") for n in names for e in (0.02, 0.1)]
+    others = [Residual(e, 0.0, f"o{n}", framework="x") for n in names for e in (0.1, -0.5)]
+    run = with_spread(KERNELS.run, made + others, 1.0, 0.9)
+    assert run.spread(False, "megatron-lm") == pytest.approx(0.1)
+    assert run.spread(False, "x") == run.spread(False) == run.sigma == pytest.approx(0.5)
+    together = with_spread(KERNELS.run, made + others[:4], 1.0, 0.9)  # two say too little
+    assert together.spread(False, "nemo") == together.spread(False, "x")
+
+
 def test_the_fitted_interval_covers_its_share(table: Path) -> None:
     points = read_points([table], KERNELS.run)
     fitted = fit_runs(KERNELS, points)

@@ -142,7 +142,8 @@ def _fitted(
             y = _eased(y, found, shapes, model, accelerator, resolved.quicker, answer)
         if np.any(resolved.quicker):
             y = of_wide(y, found, resolved.quicker)
-        y = _no_better(y, shapes, (pedigree == "transferred") | (np.asarray(away) > 0))
+        unknown = (pedigree == "transferred") | (np.asarray(away) > 0)
+        y = _no_better(y, shapes, unknown)
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
@@ -152,6 +153,7 @@ def _fitted(
             casts = {**(other.casts if other is not None else {}), **model.casts}
             casts = {} if np.any(resolved.quicker) else casts
             busy = narrowed(busy, found, latency, shapes, accelerator, casts, library)
+            busy = np.maximum(busy, np.where(unknown, found.time * np.exp(NARROW), 0.0))
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated":
             measured = _measured(model, shapes)

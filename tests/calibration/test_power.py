@@ -93,6 +93,9 @@ def test_stated_replicas_of_the_attention_share_the_experts() -> None:
     assert isinstance(found, InferencePoint)
     plan = found.request.plan
     assert (float(plan.tp), float(plan.dp), float(plan.ep)) == (1.0, 8.0, 8.0)
+    # What the source's scripts pass holds for its table of energy, too.
+    assert (plan.scheduling, plan.replica_passes) == ("overlapped", "padded")
+    assert plan.narrow_experts == "buffers"
     split = energy_point({**row, "dp": 1.0}, 3, run)
     assert isinstance(split, InferencePoint)
     assert (float(split.request.plan.tp), float(split.request.plan.dp)) == (8.0, 1.0)

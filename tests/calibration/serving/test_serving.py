@@ -195,6 +195,24 @@ def test_the_fit_recovers_what_the_points_follow():
     assert 1e-3 < fitted["vllm until 2025-01"].step < 5e-3
 
 
+def test_launches_that_bind_are_found_though_documented_ones_would_hide():
+    """A small model on a fast accelerator, launched one by one at twice the documented cost: at
+    that cost itself the device takes longer, and nothing in the rows would tell launches apart."""
+    truth, eager = EngineParameters(launch=30e-6), "vllm-rocm until 2025-01"
+    plan = {"model": "llama3-8b", "tp": 1.0, "accelerator": "MI300X-192GB", "output_len": 64.0}
+    made = [
+        point(point_id=f"{source}-{batch}", source=source, batch=batch, **plan)
+        for source in ("one", "two", "three")
+        for batch in (1.0, 4.0, 16.0)
+    ]
+    found, _ = timed(made, CALIBRATION)
+    found.points[:] = [
+        replace(one, value=float(value))
+        for one, value in zip(found.points, values(found, truth)[0], strict=True)
+    ]
+    assert fit_engines(found)[eager].launch == pytest.approx(truth.launch, rel=0.1)
+
+
 def test_few_points_of_an_engine_stay_near_the_others():
     common = rows(EngineParameters(step=3e-3))
     odd = rows(EngineParameters(step=30e-3), ("odd",), framework="sglang")[:1]

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import reckon
 from predictor import catalog
 from predictor.plans.rules import check
 from predictor.plans.training import TrainingPlan
+from reckon.console.cli import main
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
@@ -20,18 +25,45 @@ INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100
          "1024", "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15"]  # fmt: skip
 
 
-def test_a_search_is_printed(cli: Cli) -> None:
-    status, out, err = cli(*TRAIN, "--compare", "tp=8 pp=2 micro_batch=1", "--top", "3")
-    assert (status, err) == (0, "")
+@dataclass(frozen=True)
+class Told:
+    """What one search told: printed, as JSON, in pictures."""
+
+    out: str
+    json: dict[str, Any]
+    page: Path
+
+
+def told(folder: Path, *request: str) -> Told:
+    """Ask a search for all of it at once."""
+    page, table = folder / "report.html", folder / "found.json"
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main([*request, "--json", str(table), "--report", str(page)])
+    assert (status, err.getvalue()) == (0, "")
+    return Told(out.getvalue(), json.loads(table.read_text()), page)
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    compare = ("--compare", "tp=8 pp=2 micro_batch=1")
+    return told(tmp_path_factory.mktemp("layouts"), *TRAIN, *compare, "--top", "5")
+
+
+@pytest.fixture(scope="module")
+def fleets(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    load = ("--rate", "30", "--simulate", "500")
+    return told(tmp_path_factory.mktemp("fleets"), *INFER, *load, "--top", "3")
+
+
+def test_a_search_is_printed(layouts: Told) -> None:
     for text in ("plans:", "possible", "fit", "Pareto front", "runner-up", "instead", "your plan",
                  "over the best", "assumed"):  # fmt: skip
-        assert text in out
+        assert text in layouts.out
 
 
-def test_the_json_holds_plans_that_predict_the_same(cli: Cli) -> None:
-    status, out, _ = cli(*TRAIN, "--json", "-", "--top", "5", "--compare", "tp=8 pp=2")
-    found = json.loads(out)
-    assert status == 0
+def test_the_json_holds_plans_that_predict_the_same(layouts: Told) -> None:
+    found = layouts.json
     assert found["kind"] == "training-search"
     assert len(found["plans"]) == 5
     model, system = catalog.model("llama3-8b"), catalog.system("dgx-h100")
@@ -53,8 +85,15 @@ def test_the_json_holds_plans_that_predict_the_same(cli: Cli) -> None:
     )
 
 
+def test_json_alone_goes_to_the_terminal(cli: Cli) -> None:
+    status, out, err = cli(*TRAIN, "--tp", "8", "--pp", "2", "--json", "-", "--top", "2")
+    assert (status, err) == (0, "")
+    assert len(json.loads(out)["plans"]) == 2
+
+
 def test_the_winner_held_against_itself_is_first() -> None:
-    fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192, "tp": [1, 2, 8], "micro_batch": 1}
+    fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192, "tp": [1, 2, 8], "cp": 1,
+              "micro_batch": 1}  # fmt: skip
     best = reckon.search("llama3-8b", "dgx-h100", fields).plans[0]
     keys = {"tp", "pp", "vpp", "cp", "dp", "micro_batch", "recompute", "recompute_modules",
             "recompute_share", "sharding", "schedule", "sequence_parallel", "cp_kind",
@@ -114,12 +153,10 @@ def test_what_does_not_fit_says_the_least_memory(cli: Cli) -> None:
     assert "the least that would is" in err
 
 
-def test_a_fleet_is_printed_and_checked_by_simulation(cli: Cli) -> None:
-    status, out, err = cli(*INFER, "--rate", "30", "--simulate", "500", "--top", "3")
-    assert (status, err) == (0, "")
+def test_a_fleet_is_printed_and_checked_by_simulation(fleets: Told) -> None:
     for text in ("ways to serve", "keep the promise", "GPUs", "TTFT", "TPOT", "throughput against",
                  "served one by one"):  # fmt: skip
-        assert text in out
+        assert text in fleets.out
 
 
 LONG = ["plan", "infer", "--model", "llama3-70b", "--system", "dgx-h100", "--rate", "20",
@@ -193,14 +230,13 @@ def test_bad_loads_are_one_line(cli: Cli, more: list[str], words: str) -> None:
     assert words in err
 
 
-@pytest.mark.parametrize("verb", [[*TRAIN, "--top", "3"], [*INFER, "--rate", "30", "--top", "3"]])
+@pytest.mark.parametrize("verb", ["train", "infer"])
 def test_pictures_are_one_file_that_needs_no_network(
-    cli: Cli, tmp_path: Path, verb: list[str]
+    layouts: Told, fleets: Told, verb: str
 ) -> None:
-    path = tmp_path / "report.html"
-    status, out, _ = cli(*verb, "--report", str(path))
-    assert status == 0
-    assert str(path) in out
+    found = fleets if verb == "infer" else layouts
+    path = found.page
+    assert str(path) in found.out
     page = path.read_text(encoding="utf-8")
     charts = json.loads(page.partition('id="charts">')[2].partition("</script>")[0])
     assert len(charts) >= 2
@@ -213,7 +249,7 @@ def test_pictures_are_one_file_that_needs_no_network(
     assert path.stat().st_size < 1.5e6
     for chart in charts:
         assert "GB" not in json.dumps(chart["layout"]).replace("GiB", "")
-    if "infer" in verb:
+    if verb == "infer":
         drawn = [x for one in charts[0]["data"] for x in one["x"]]
         assert 0 < min(drawn) <= max(drawn) < 1e4  # ms: an axis of 10^40 says nothing
     else:
@@ -222,7 +258,8 @@ def test_pictures_are_one_file_that_needs_no_network(
 
 
 def test_a_report_that_fails_does_not_lose_the_ranking(cli: Cli, tmp_path: Path) -> None:
-    status, out, err = cli(*TRAIN, "--report", str(tmp_path / "nowhere" / "report.html"))
+    nowhere = str(tmp_path / "nowhere" / "report.html")
+    status, out, err = cli(*TRAIN, "--tp", "8", "--pp", "2", "--report", nowhere)
     assert status == 2
     assert "step s" in out
     assert "cannot write" in err
@@ -239,15 +276,14 @@ def test_help_shows_an_example_that_runs(cli: Cli, verb: str) -> None:
 @pytest.mark.parametrize(
     ("model", "fields"),
     [
-        ("mixtral-8x7b", {"gpus": 16, "global_batch": 32, "seq_len": 4096, "micro_batch": 1}),
-        ("llama3-8b", {"gpus": 8, "global_batch": 16, "seq_len": 4096, "trained": "lora"}),
+        ("mixtral-8x7b", {"gpus": 16, "global_batch": 32, "cp": 1}),
+        ("llama3-8b", {"gpus": 8, "global_batch": 16, "tp": [1, 2], "trained": "lora"}),
     ],
 )
 def test_a_plan_that_was_found_may_be_asked_for_again(model: str, fields: dict[str, Any]) -> None:
     """Its request gives its step and its memory, whichever plan it is."""
-    found = reckon.search(model, "dgx-h100", fields)
-    many = len(found.result)
-    for at in (0, many // 5, many // 3, many // 2, 2 * many // 3, many - 1):
+    found = reckon.search(model, "dgx-h100", {**fields, "seq_len": 4096, "micro_batch": 1})
+    for at in np.linspace(0, len(found.result) - 1, 20).astype(int).tolist():
         again = reckon.predict_train(model, "dgx-h100", found.request(at))
         assert again.step_time.value == pytest.approx(float(found.result.step_time[at]), rel=1e-9)
         assert again.peak_memory == pytest.approx(float(found.result.memory[at]), rel=1e-9)

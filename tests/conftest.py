@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Several run at once, and their matrices are small: threads would but wait for each other. Asked
+# before numpy is imported, which looks at it then; what tests start takes it over.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from collections.abc import Callable
 from pathlib import Path
 

@@ -10,14 +10,11 @@ import pytest
 from predictor import catalog
 from predictor.memory import memory, offload, stage_parameters
 from predictor.memory.offload import host_link, node_memory, update_time
-from predictor.models import Model
 from predictor.plans import TrainingPlan, stages
 from predictor.timing import RunParameters
+from tests.predictor.dense import dense
 
-SMALL = Model(
-    name="small", layers=3, hidden=640, heads=10, kv_heads=5, head_dim=64, ffn_hidden=1792,
-    vocab=512,
-)  # fmt: skip
+SMALL = dense(layers=3, heads=10, kv_heads=5, ffn_hidden=1792, vocab=512)
 TOKENS = 2 * 256
 
 

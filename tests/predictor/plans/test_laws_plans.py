@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.errors import InputError
-from predictor.models.model import Model
 from predictor.plans.again import request_of
 from predictor.plans.critical import critical_path
 from predictor.plans.events import timeline
@@ -32,12 +31,10 @@ from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.precision import PRECISIONS
 from predictor.work.communication import groups
+from tests.predictor.dense import dense
 
 Make = Callable[..., TrainingPlan]
-SMALL = Model(
-    name="small", layers=12, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=2048,
-    vocab=4096,
-)  # fmt: skip
+SMALL = dense()
 
 sizes = st.sampled_from([1.0, 2.0, 4.0])
 

@@ -22,11 +22,9 @@ from predictor.plans.rules import (
     not_multiple,
 )
 from predictor.plans.training import TrainingPlan
+from tests.predictor.dense import dense
 
-DENSE = Model(
-    name="dense", layers=12, hidden=512, heads=24, kv_heads=6, head_dim=64, ffn_hidden=3840,
-    vocab=4096,
-)  # fmt: skip
+DENSE = dense(heads=24, kv_heads=6, ffn_hidden=3840, hidden=512)
 MIXED = replace(
     DENSE, num_experts=20, top_k=2, expert_ffn_hidden=96, shared_experts=2, dense_layers=1,
     shared_expert_ffn_hidden=480,

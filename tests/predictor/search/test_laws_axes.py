@@ -13,15 +13,10 @@ from predictor.plans.rules import Rule
 from predictor.plans.training import TrainingPlan
 from predictor.search.axes import AXES, SearchBasis, gpu_counts
 from predictor.search.conflict import Conflict
+from tests.predictor.dense import dense
 
-SMALL = Model(
-    name="small", layers=12, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=2048,
-    vocab=4096,
-)  # fmt: skip
-MIXED = Model(
-    name="mixed", layers=12, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=2048,
-    vocab=4096, num_experts=12, top_k=2, expert_ffn_hidden=256,
-)  # fmt: skip
+SMALL = dense()
+MIXED = dense(name="mixed", num_experts=12, top_k=2, expert_ffn_hidden=256)
 DGX = catalog.system("dgx-h100")
 TRIED = {axis.field: axis.values for axis in AXES}
 

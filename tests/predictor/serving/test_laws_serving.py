@@ -17,7 +17,6 @@ from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.hardware.accelerators import Accelerator
 from predictor.memory.serving import ServingMemory
-from predictor.models.model import Model
 from predictor.plans.serving import NATIVE, ServingPlan
 from predictor.serving.apart import most_together
 from predictor.serving.apart_capacities import _between, _reaches
@@ -46,13 +45,11 @@ from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import ServingParameters
 from predictor.work.primitives import Operator
 from predictor.work.serving import layer_operators
+from tests.predictor.dense import dense
 from tests.predictor.serving.bare import bare
 from tests.predictor.serving.counted import OWN, plan, work
 
-SMALL = Model(
-    name="small", layers=4, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn_hidden=1024,
-    vocab=2048,
-)  # fmt: skip
+SMALL = dense(layers=4, kv_heads=4, ffn_hidden=1024, vocab=2048)
 CLUSTER = catalog.system("dgx-h100")
 PLAIN = replace(load("none"), serving=ServingParameters())
 BARE = bare(burst=1e12)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration, Throttle
@@ -20,6 +19,7 @@ from predictor.timing.shapes import Shapes, kind_of, memory_time
 from predictor.timing.sustained import throttled
 from predictor.work.primitives import gemm, streaming
 from predictor.work.training import step_operators
+from tests.predictor.dense import dense
 
 PLAIN, KERNELS = Calibration("none"), load("kernels-only")
 A100, H100 = catalog.accelerator("A100-SXM4-80GB"), catalog.accelerator("H100-SXM5-80GB")
@@ -142,10 +142,7 @@ def test_missing_rates_are_refused() -> None:
 
 
 def test_operators_evaluate_alike_alone_and_together() -> None:
-    model = Model(
-        name="m", layers=2, hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn_hidden=4096,
-        vocab=8192,
-    )  # fmt: skip
+    model = dense(layers=2, heads=16, ffn_hidden=4096, vocab=8192)
     operators = step_operators(model, TrainingPlan(1.0, 1.0, 1.0, 2.0, 2.0, 1024.0))
     together = operator_times(operators, A100, KERNELS, ())
     for index, operator in enumerate(operators):

@@ -12,7 +12,6 @@ from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.hardware.accelerators import Accelerator
 from predictor.hardware.systems import Cluster
-from predictor.models.model import Model
 from predictor.plans.serving import NATIVE, ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.prediction import decode_pass
@@ -22,12 +21,11 @@ from predictor.timing.shapes import columns
 from predictor.training.prediction import predict
 from predictor.work.primitives import streaming
 from predictor.work.training import step_operators
+from tests.predictor.dense import dense
 from tests.predictor.products import matmul
 
 NONE = load("none")
-MODEL = Model(
-    name="small", layers=3, hidden=128, heads=2, kv_heads=2, head_dim=64, ffn_hidden=512, vocab=1000
-)
+MODEL = dense(layers=3, heads=2, ffn_hidden=512, vocab=1000)
 PLAN = TrainingPlan(
     tp=1.0, pp=1.0, dp=1.0, global_batch=2.0, micro_batch=2.0, seq_len=64.0, precision="fp32"
 )

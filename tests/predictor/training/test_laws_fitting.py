@@ -44,11 +44,9 @@ from predictor.training.fitting import (
     most_at_once,
     recomputations,
 )
+from tests.predictor.dense import dense
 
-DENSE = Model(
-    name="dense", layers=12, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=11264,
-    vocab=32000,
-)  # fmt: skip
+DENSE = dense(heads=32, kv_heads=8, head_dim=128, ffn_hidden=11264, vocab=32000)
 MIXED = replace(DENSE, num_experts=16, top_k=2, expert_ffn_hidden=1024)
 LATENT = catalog.model("deepseek-v2-lite")
 DGX = catalog.system("dgx-h100")

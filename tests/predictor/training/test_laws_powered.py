@@ -11,7 +11,6 @@ import pytest
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
-from predictor.models import Model
 from predictor.plans import TrainingPlan
 from predictor.power import CLOCKS, Conditions, Pace, relative_energy
 from predictor.training.pacing import PassPace, _inside, delayed, pipeline_of, with_clocks
@@ -28,11 +27,9 @@ from predictor.training.power import (
     step_power,
 )
 from predictor.training.prediction import TrainingPrediction, predict
+from tests.predictor.dense import dense
 
-MODEL = Model(
-    name="small", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn_hidden=5632,
-    vocab=32000,
-)  # fmt: skip
+MODEL = dense(layers=8, heads=16, kv_heads=8, head_dim=128, ffn_hidden=5632, vocab=32000)
 DGX, KNOWN = catalog.system("dgx-h100"), load("default")
 
 

@@ -13,7 +13,6 @@ import pytest
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
-from predictor.models import Model
 from predictor.plans import Passes, TrainingPlan
 from predictor.training.fleet import Reserve, rates, served
 from predictor.training.ledger import TERMS
@@ -29,12 +28,10 @@ from predictor.training.variation import (
 )
 from predictor.training.whole_run import budget_of, machines_of, reliability_of
 from predictor.variation import LEVELS, SILENT, Meeting, Profile, stalled, waiting
+from tests.predictor.dense import dense
 
 Make = Callable[..., TrainingPlan]
-SMALL = Model(
-    name="small", layers=4, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=1024,
-    vocab=4096,
-)  # fmt: skip
+SMALL = dense(layers=4, ffn_hidden=1024)
 TIMES = Reliability(mtbf=4e7, sigma=0.4, restart=500.0, storage=1e6, blocking=0.25)
 
 

@@ -13,7 +13,6 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.memory.kept import kept_by
 from predictor.memory.training import layer_activations
-from predictor.models.model import Model
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.training import TrainingPlan
@@ -36,12 +35,10 @@ from predictor.work.communication import (
     step_collectives,
 )
 from predictor.work.training import step_operators
+from tests.predictor.dense import dense
 
 NONE = load("none")
-SMALL = Model(
-    name="small", layers=6, hidden=1024, heads=8, kv_heads=4, head_dim=128, ffn_hidden=4096,
-    vocab=8192,
-)  # fmt: skip
+SMALL = dense(layers=6, kv_heads=4, head_dim=128, ffn_hidden=4096, vocab=8192)
 DGX = catalog.system("dgx-h100")
 QUIET = RunParameters(host_per_kernel=0.0, overlap={})
 

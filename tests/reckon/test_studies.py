@@ -1,6 +1,7 @@
 """The studies: each runs from its file, and what it says obeys its laws."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from reckon.studies.run import KINDS
 from reckon.views.page import Figure, Result, Series, paragraphs, write_html
 
 
+@cache
 def tables(name: str) -> dict[str, pd.DataFrame]:
     return study(name).result.tables
 

@@ -123,8 +123,9 @@ def test_search_finds_what_exhaustion_finds(every: Any, prune: bool) -> None:
     )
 
 
-SIZES = {"gpus": [8, 16], "global_batch": 64}
-"""Two sizes of a cluster, everything else open."""
+SIZES = {"gpus": [8, 16], "global_batch": 64, "recompute": ["none", "full"],
+         "sharding": ["zero1", "fsdp"]}  # fmt: skip
+"""Two sizes of a cluster, ways to recompute and to share; everything else open."""
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,7 @@ def test_numbers_without_a_table_are_searched_where_several_are_stated() -> None
 
 
 def test_plans_are_possible_distinct_and_mixtures_divide_their_experts() -> None:
-    found = search({"seq_len": 4096, "recompute": "full"}, model=MIXTURE, keep=200)
+    found = search({"seq_len": 4096, "cp": 1, "recompute": "full"}, model=MIXTURE, keep=200)
     keys = {tuple(sorted((k, str(v)) for k, v in plan.items())) for plan in found.plans}
     assert len(keys) == len(found.plans)
     assert {1, 8} <= set(found.column("ep"))
@@ -350,7 +351,8 @@ def test_a_size_that_divides_nothing_is_named_itself() -> None:
 
 def test_plans_are_ranked_by_their_p95_where_machines_vary() -> None:
     """As each of them is predicted by itself; without a profile nothing changes."""
-    fields = {"gpus": 32, "tp": [1, 2, 8], "pp": [1, 2], "sharding": "zero1", "micro_batch": 1}
+    fields = {"gpus": 32, "tp": [1, 2, 8], "pp": [1, 2], "cp": 1, "sharding": "zero1",
+              "micro_batch": 1}  # fmt: skip
     plain, silent = search(fields), search({**fields, "variation": "none"})
     assert np.array_equal(plain.step_time, silent.step_time)
     assert np.array_equal(plain.score, silent.score)

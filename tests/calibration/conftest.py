@@ -10,12 +10,29 @@ import pytest
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
+from predictor.timing.calibration import Calibration
 from predictor.timing.features import ideal
 
 
 @pytest.fixture(scope="session")
 def a100() -> Accelerator:
     return catalog.accelerator("A100-SXM4-80GB")
+
+
+@pytest.fixture(scope="session")
+def collectives(shared: Path) -> pd.DataFrame:
+    """Every collective of the shared sets; not to be changed."""
+    from calibration.build import collective_table
+
+    return collective_table(shared)
+
+
+@pytest.fixture(scope="session")
+def links(collectives: pd.DataFrame) -> Calibration:
+    """Links fitted to all of them, and nothing else."""
+    from calibration.network.fit import fit_links
+
+    return Calibration("links", links=fit_links(collectives).links)
 
 
 @pytest.fixture(scope="session")

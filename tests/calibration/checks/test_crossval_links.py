@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
-from calibration.build import collective_table
 from calibration.checks.links import unseen_generations, unseen_sizes, unseen_sources
-from calibration.network.fit import PHASES, fit_links
+from calibration.network.fit import PHASES
 from predictor import catalog
 from predictor.hardware import link_class
 from predictor.timing.calibration import Calibration
@@ -18,16 +15,6 @@ from predictor.work.primitives import Group
 
 NVLINK = ["nvlink3", "nvlink4", "nvlink5"]
 COMPUTED = ["allreduce", "allgather", "reducescatter", "alltoall"]
-
-
-@pytest.fixture(scope="module")
-def collectives(shared: Path) -> pd.DataFrame:
-    return collective_table(shared)
-
-
-@pytest.fixture(scope="module")
-def known(collectives: pd.DataFrame) -> Calibration:
-    return Calibration("t", links=fit_links(collectives).links)
 
 
 def row_mean(found: pd.DataFrame, column: str) -> float:
@@ -78,24 +65,24 @@ def test_an_unseen_network_between_nodes(collectives: pd.DataFrame) -> None:
 
 
 def test_the_model_agrees_with_the_fit_between_nodes(
-    collectives: pd.DataFrame, known: Calibration
+    collectives: pd.DataFrame, links: Calibration
 ) -> None:
     """Two nodes of H100: traffic inside the nodes counts in prediction and fit alike."""
     cluster = catalog.system("AWS-p5.48xlarge")
     own = collectives[(collectives["link"] == "efa2") & (collectives["message_bytes"] > 1e8)]
     times, _ = collective_time(
-        "allreduce", own["message_bytes"].to_numpy(float), Group(16.0, 1.0), cluster, known
+        "allreduce", own["message_bytes"].to_numpy(float), Group(16.0, 1.0), cluster, links
     )
     ratio = times * 1e6 / own["latency_us"].to_numpy(float)
     assert abs(ratio - 1).mean() < 0.12
 
 
-def test_custom_all_reduces_beat_nccl_on_small_messages(known: Calibration) -> None:
+def test_custom_all_reduces_beat_nccl_on_small_messages(links: Calibration) -> None:
     """Decode at TP 8: 3-10 us in captured graphs, 15-30 us in NCCL (METHOD.md)."""
     for name in ("dgx-a100", "dgx-h100", "DGX-B200"):
         cluster, group = catalog.system(name), Group(8.0, 1.0)
-        custom, _ = collective_time("allreduce.custom", 16384.0, group, cluster, known)
-        nccl, _ = collective_time("allreduce", 16384.0, group, cluster, known)
+        custom, _ = collective_time("allreduce.custom", 16384.0, group, cluster, links)
+        nccl, _ = collective_time("allreduce", 16384.0, group, cluster, links)
         assert 3e-6 < custom < 11e-6 < 14e-6 < nccl < 32e-6
 
 
@@ -111,12 +98,12 @@ def test_custom_all_reduces_beat_nccl_on_small_messages(known: Calibration) -> N
     ],
 )
 def test_published_bus_bandwidths(
-    known: Calibration, system: str, gpus: float, bus: float, within: float
+    links: Calibration, system: str, gpus: float, bus: float, within: float
 ) -> None:
     """Of large all-reduces (bulk/kernels/NOTES.md, headline figures). Only the first is in the fit,
     but the volumes of trees and switches were chosen with these figures in view: a check that they
     stay right, no proof. Twenty racks of GB200 (406 GB/s) are missed twofold: nothing measured says
     how a network falls off at a thousand ranks."""
     message = 8e9
-    time, _ = collective_time("allreduce", message, Group(gpus, 1.0), catalog.system(system), known)
+    time, _ = collective_time("allreduce", message, Group(gpus, 1.0), catalog.system(system), links)
     assert 2 * (gpus - 1) / gpus * message / float(time) == pytest.approx(bus, rel=within)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.build import collective_table
 from calibration.network.fit import fit_links, phases
 from calibration.sources import fgpm
 from calibration.tables.kernel_table import check_kernels
@@ -29,11 +28,6 @@ def slow(shared: Path) -> pd.DataFrame:
     table = fgpm.perlmutter(shared / "bulk/seeds/fgpm_nccl_perlmutter_vista.csv")
     table = table[table["op"] == "allreduce"]
     return check_kernels(table.reset_index(drop=True), "perlmutter")
-
-
-@pytest.fixture(scope="module")
-def base(shared: Path) -> Calibration:
-    return Calibration("base", links=fit_links(collective_table(shared)).links)
 
 
 def cluster() -> Cluster:
@@ -78,39 +72,39 @@ def test_a_measured_network_is_what_is_predicted(slow: pd.DataFrame, tmp_path: P
     assert off(slow[held], load("kernels-only")).mean() > 0.5
 
 
-def test_the_other_collectives_are_slow_there_too(slow: pd.DataFrame, base: Calibration) -> None:
-    known = Calibration("t", links={**base.links, **fit_links(slow, base).links})
+def test_the_other_collectives_are_slow_there_too(slow: pd.DataFrame, links: Calibration) -> None:
+    known = Calibration("t", links={**links.links, **fit_links(slow, links).links})
     for op in ("allgather", "reducescatter", "p2p"):
         now, before = (
-            collective_time(op, 1e8, Group(8.0, 1.0), cluster(), c)[0] for c in (known, base)
+            collective_time(op, 1e8, Group(8.0, 1.0), cluster(), c)[0] for c in (known, links)
         )
         assert now > 5 * before
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7])
-def test_few_rows_scale_the_family(slow: pd.DataFrame, base: Calibration, rows: int) -> None:
+def test_few_rows_scale_the_family(slow: pd.DataFrame, links: Calibration, rows: int) -> None:
     few = slow.sample(rows, random_state=0)
-    fitted = fit_links(few, base)
+    fitted = fit_links(few, links)
     model = fitted.links[("allreduce", "perlmutter-slingshot")]
     assert model.pedigree == "transferred"
-    known = Calibration("t", links={**base.links, **fitted.links})
+    known = Calibration("t", links={**links.links, **fitted.links})
     assert off(slow, known).mean() < 0.35
-    assert off(slow, base).mean() > 0.5
+    assert off(slow, links).mean() > 0.5
 
 
-def test_rows_that_agree_with_the_family_change_nothing(base: Calibration) -> None:
-    prior = base.link("allreduce", "somewhere-ib")
+def test_rows_that_agree_with_the_family_change_nothing(links: Calibration) -> None:
+    prior = links.link("allreduce", "somewhere-ib")
     mine = cluster()
     tiers = (mine.tiers[0], replace(mine.tiers[1], link="somewhere-ib"))
     mine = Cluster("mine", mine.accelerator, 4, tiers)
     message = np.array([1e6, 1e8])
     group = Group(4.0, 4.0)
-    times, _ = collective_time("allreduce", message, group, mine, base)
+    times, _ = collective_time("allreduce", message, group, mine, links)
     table = pd.DataFrame(
         {"accelerator": "A100-SXM4-40GB", "op": "allreduce", "dtype": "fp16", "num_gpus": 4,
          "num_nodes": 4, "message_bytes": message, "latency_us": times * 1e6,
          "link": "somewhere-ib", "link_gbs": 25.0, "in_switch": 0.0}
     )  # fmt: skip
-    model = fit_links(check_kernels(table, "t"), base).links[("allreduce", "somewhere-ib")]
+    model = fit_links(check_kernels(table, "t"), links).links[("allreduce", "somewhere-ib")]
     assert model.base == pytest.approx(prior.base, rel=1e-6)
     assert model.efficiencies == pytest.approx(prior.efficiencies, rel=1e-6)

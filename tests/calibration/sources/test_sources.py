@@ -143,16 +143,17 @@ def test_experts_of_which_a_router_reached_half_are_left_out(tmp_path: Path) -> 
     assert found == both | {("sglang", 7168.0, 8.0)}
 
 
-def test_no_experts_are_faster_than_their_matrices_are_read(
-    measured_on: Callable[..., Path],
-) -> None:
+@pytest.fixture(scope="module")
+def experts(measured_on: Callable[..., Path]) -> pd.DataFrame:
+    return check_kernels(aiconfigurator.experts(measured_on("moe_perf", *MACHINES)), "moe")
+
+
+def test_no_experts_are_faster_than_their_matrices_are_read(experts: pd.DataFrame) -> None:
     """Of 64 tokens and more on servers' accelerators, with two matrices where a model has no gate
     (Nemotron-H), whoever's kernels they are."""
-    path = measured_on("moe_perf", *MACHINES)
-    table = check_kernels(aiconfigurator.experts(path), "moe")
-    bare = table["kernel"].str.contains("nongated").to_numpy()
-    assert set(table.loc[bare, "framework"]) == {"vllm", "sglang", "trtllm"}
-    for (name, dtype), own in table[table["m"] >= 64].groupby(["accelerator", "dtype"]):
+    bare = experts["kernel"].str.contains("nongated").to_numpy()
+    assert set(experts.loc[bare, "framework"]) == {"vllm", "sglang", "trtllm"}
+    for (name, dtype), own in experts[experts["m"] >= 64].groupby(["accelerator", "dtype"]):
         found = ideal(shapes_of(own, "moe_gemm", str(dtype)), catalog.accelerator(str(name)))
         faster = own["latency_us"].to_numpy(float) * 1e-6 < 0.98 * found.time
         assert faster.mean() < 1e-3, (name, dtype)
@@ -186,9 +187,8 @@ def test_no_experts_beat_their_roofline(shared: Path) -> None:
         assert (flop / (own["latency_us"] * 1e-6) < rate).mean() > 0.99, name
 
 
-def test_experts_and_latent_attention(shared: Path, measured_on: Callable[..., Path]) -> None:
+def test_experts_and_latent_attention(shared: Path, experts: pd.DataFrame) -> None:
     folder = shared / "bulk/kernels/aiconfigurator"
-    experts = check_kernels(aiconfigurator.experts(measured_on("moe_perf", *MACHINES)), "moe")
     assert set(kinds(experts)) == {"moe_gemm"}
     assert {"bf16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4"} <= set(experts["dtype"])
     decode = aiconfigurator.latent_decode(folder / "generation_mla_perf.parquet")

@@ -14,6 +14,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.records import dataclass
+from predictor.serving.meeting import met
 from predictor.serving.pass_times import LISTING, Work, decode_time, prompt_time
 from predictor.timing import EngineParameters
 
@@ -258,20 +259,8 @@ def riding(
 
 
 def _met(work: Work, each: Array) -> tuple[Array, Array]:
-    """Share of the passes in which any of the replicas that make them together reads a prompt, and
-    the prompts of the one that reads most: every one waits for that one, or computes as much
-    padding. Their numbers are Poisson's, no more than a pass has room for.
-
-    each   prompts of a replica for every pass
-    """
-    room = np.maximum(np.floor(_in_pass(work)), 1.0)
-    below, term, most = np.zeros_like(each), np.exp(-each), np.zeros_like(each)
-    some = 1.0 - term**work.meeting
-    for number in range(COUNTED):
-        below = below + term
-        most = most + np.where(number < room, 1.0 - np.minimum(below, 1.0) ** work.meeting, 0.0)
-        term = term * each / (number + 1.0)
-    return np.asarray(some), np.asarray(np.maximum(most, np.minimum(each, room)))
+    """`meeting.met` of replicas that read `each` prompts for every pass."""
+    return met(each, np.asarray(work.meeting), np.maximum(np.floor(_in_pass(work)), 1.0))
 
 
 def repeated(work: Work) -> Array:
@@ -349,9 +338,6 @@ def mixed_time(work: Work, own: EngineParameters) -> Array:
     rest = single_passes(work) * shown * work.launching * each
     return np.asarray(prompt_time(work, own, single=True) + rest)
 
-
-COUNTED = 24
-"""Prompts of a replica in a pass up to which their number's distribution is added up."""
 
 GATHERED, PART = 12, 0.35
 """Rounds of the fixed point between how long passes over prompts take and how many prompts gather,

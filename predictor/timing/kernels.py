@@ -113,10 +113,8 @@ def _fitted(
     latency: Numeric
     sigma = np.full(found.time.shape, resolved.sigma)
     measured = np.zeros(found.time.shape, bool)
-    away: Numeric = 0.0
-    outside: Numeric = 0.0
-    if resolved.model is not None:
-        model = resolved.model
+    away = outside = np.zeros(())
+    if (model := resolved.model) is not None:
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
 
         def answer(features: Array) -> Array:

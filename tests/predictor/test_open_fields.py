@@ -27,7 +27,7 @@ ONES: dict[str, str] = {
     "search": "",
     "serving": """
         Client.burstiness Around.turns FleetSettings.replicas FleetSettings.most DeviceTime.passes
-        Work.per_pass Work.launching Work.polling""",
+        Work.per_pass Work.launching Work.polling Work.meeting""",
     "timing": """
         RunParameters.contention EngineParameters.decode EngineParameters.prefill
         EngineParameters.communication EngineParameters.mixing Shapes.sharing""",

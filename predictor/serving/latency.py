@@ -253,8 +253,8 @@ def riding(
     mixed = ones * first + np.maximum(many - ones, 0.0) * share
     if np.any(np.asarray(work.meeting) > 1):
         some, most = _met(work, each)
-        met = np.asarray(after * (some * first + np.maximum(most - some, 0.0) * share))
-        mixed = np.where(np.asarray(work.meeting) > 1, np.maximum(met, mixed), mixed)
+        joint = np.asarray(after * (some * first + np.maximum(most - some, 0.0) * share))
+        mixed = np.where(np.asarray(work.meeting) > 1, np.maximum(joint, mixed), mixed)
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
 
 

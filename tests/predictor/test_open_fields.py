@@ -1,10 +1,15 @@
-"""What records leave open: nothing of what is added, one of what multiplies, no limit."""
+"""What records and functions leave open: nothing of what is added, one of what multiplies, no
+limit."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
+import math
 import pkgutil
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -68,7 +73,76 @@ def test_what_a_record_leaves_open_changes_nothing(room: str) -> None:
 
 def test_every_room_is_looked_at() -> None:
     rooms = {one.name for one in pkgutil.iter_modules(predictor.__path__) if one.ispkg}
-    assert rooms == set(ONES)
+    assert rooms == set(ONES) == set(FUNCTIONS)
+
+
+FUNCTIONS: dict[str, str] = {
+    "catalog": "",
+    "hardware": "",
+    "memory": "",
+    "models": "experts_hit.ranks hardware_flop_per_token.share",
+    "plans": "timeline.vpp precedence.vpp pipeline_time.vpp",
+    "power": "operating.clock settle.clock",
+    "search": "ratio.weight template.pp",
+    "serving": "arrivals.burstiness sessions.turns",
+    "timing": "latency.pace traffic.pace _traffic.copies collective_time.copies",
+    "training": "plan.micro_batch goodput.q holding.room remembered.room",
+    "variation": "interrupted.group replay.least draw.share packed.cp line_time.vpp",
+    "work": """
+        _permute.times gemm.batch gemm.count gemm.kernels grouped.count streaming.count
+        prompt_choice.ratio on.share stream.times product.batch product.groups product.times
+        linear.groups""",
+}
+"""Parameters by room that multiply or divide, are a whole, a rank, a stage or a turn of one, or
+count at least themselves. Any other number that is open is added (or begins a sequence of random
+numbers), and is 0."""
+
+SIZES: dict[str, float] = {
+    "alternatives.most": 3, "ties.most": 200, "search_train.keep": 100, "draw.draws": 400,
+    "with_churn.draws": 4000, "gemm.out_bytes": PRECISIONS["bf16"].weight,
+}  # fmt: skip
+"""How many are shown, kept or drawn unless a caller says so; bytes of 16 bits."""
+
+
+def functions_of(module: ModuleType) -> Iterator[object]:
+    """Those that a module defines, methods with them."""
+    for one in vars(module).values():
+        if getattr(one, "__module__", "") != module.__name__:
+            continue
+        if isinstance(one, type):
+            yield from (getattr(own, "__func__", own) for own in vars(one).values())
+        else:
+            yield inspect.unwrap(one) if callable(one) else one
+
+
+def open_parameters(room: str) -> dict[str, float]:
+    """Numbers that functions of a room leave open, by 'function.parameter'."""
+    package = importlib.import_module(f"predictor.{room}")
+    found = {}
+    for own in pkgutil.iter_modules(package.__path__, f"predictor.{room}."):
+        for one in functions_of(importlib.import_module(own.name)):
+            if not inspect.isfunction(one) or one.__name__ == "__init__":
+                continue
+            for name, parameter in inspect.signature(one).parameters.items():
+                if type(parameter.default) in (int, float) and not is_named(parameter.default, one):
+                    found[f"{one.__name__}.{name}"] = float(parameter.default)
+    return found
+
+
+def is_named(value: float, function: FunctionType) -> bool:
+    """Whether it is a constant of the function's file, which has its own tests."""
+    known = function.__globals__.items()
+    return any(name.isupper() and own is value for name, own in known)
+
+
+@pytest.mark.parametrize("room", FUNCTIONS)
+def test_what_a_function_leaves_open_changes_nothing(room: str) -> None:
+    found, ones = open_parameters(room), set(FUNCTIONS[room].split())
+    assert {name for name, value in found.items() if value == 1.0} == ones
+    rest = {name: value for name, value in found.items() if name not in ones}
+    assert {one: v for one, v in rest.items() if 0.0 < v < math.inf} == {
+        name: value for name, value in SIZES.items() if name in rest
+    }
 
 
 def test_a_plan_that_states_no_bytes_has_those_of_sixteen_bits() -> None:

@@ -1,0 +1,130 @@
+"""What a step rests on: links that exchanges cross, the least that is known of what a share is made
+of, and what each cost taken away saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from predictor.catalog.artifacts import load
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
+from predictor.timing.calibration import RunParameters
+from predictor.training.completion import TrainingRequest, complete_training
+from predictor.training.decomposition import parts
+from predictor.training.explanation import Explanation, explain
+from predictor.training.prediction import predict
+from predictor.training.software import environment
+
+KNOWN = load("default")
+TRUST = ("default", "roofline", "transferred", "interpolated", "measured")
+"""What is known, least first."""
+
+SMALL = {"model": "gpt2-124m", "system": "dgx-h100", "tp": 1, "pp": 1, "seq_len": 1024}
+DENSE = {"model": "llama3-70b", "system": "dgx-h100", "gpus": 256, "tp": 8, "pp": 4,
+         "global_batch": 256, "seq_len": 8192}  # fmt: skip
+SPARSE = {**DENSE, "model": "qwen3-next-80b-a3b", "tp": 1, "pp": 2, "ep": 8, "gpus": 64}
+LOADED = {**DENSE, "recompute": "full", "framework": "megatron-lm"}
+
+
+@cache
+def asked(**fields: Any) -> TrainingRequest:
+    return complete_training(parse(TrainingPlanSpec, fields, "test"), RunParameters())
+
+
+@cache
+def explained(**fields: Any) -> Explanation:
+    return explain(asked(**fields), KNOWN)
+
+
+def on(why: Explanation, name: str) -> set[str]:
+    """Links on which an exchange rests."""
+    found = [one.name.partition("/")[2] for one in why.grounds if one.name.startswith(f"{name}/")]
+    return {link for one in found for link in one.split("+")}
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_what_leaves_the_node_rests_on_the_network(nodes: int) -> None:
+    """Replicas of one node add up over its own links, those of two and more over the network."""
+    gpus = 8 * nodes
+    why = explained(**SMALL, gpus=gpus, global_batch=gpus)
+    assert on(why, "dp") == {"nvlink4" if nodes == 1 else "infiniband-ndr"}
+
+
+@pytest.mark.parametrize(("tp", "stages", "far"), [(4, 2, False), (8, 2, True), (8, 4, True)])
+def test_stages_of_a_node_send_over_its_links(tp: int, stages: int, far: bool) -> None:
+    gpus = tp * stages
+    why = explained(**{**DENSE, "model": "llama3-8b", "gpus": gpus, "tp": tp, "pp": stages})
+    assert on(why, "p2p") == {"infiniband-ndr" if far else "nvlink4"}
+    assert on(why, "allgather") == {"nvlink4"}, "tensor parallelism stays in the node"
+
+
+@pytest.mark.parametrize("fields", [DENSE, SPARSE, LOADED])
+def test_a_share_is_known_as_the_least_known_of_its_kernels(fields: dict[str, Any]) -> None:
+    made, why = asked(**fields), explained(**fields)
+    _, listed = parts(made.model, made.cluster, made.plan, KNOWN)
+    step = predict(made.model, made.cluster, made.plan, KNOWN)
+    least: dict[str, str] = {}
+    for family, known in zip(listed.timing.family, listed.timing.pedigree, strict=True):
+        least[family] = min(known, least.get(family, known), key=TRUST.index)
+    told = {one.name: one for one in why.grounds}
+    assert len(least.keys() & told.keys()) > 5
+    for family in least.keys() & told.keys():
+        assert told[family].known == least[family], family
+        kind, dtype, place = family.split("/")
+        model = KNOWN.kernels.get((kind, dtype, place))
+        assert told[family].points == (model.points if model else 0)
+        assert told[family].share < 1.0
+    if fields is not LOADED:  # what is known of several kernels of one family differs
+        assert len(set(zip(listed.timing.family, listed.timing.pedigree, strict=True))) > len(least)
+    assert sum(one.share for one in why.grounds) == pytest.approx(1.0)
+    assert why.step_time == pytest.approx(float(step.step_time))
+
+
+@pytest.mark.parametrize("fields", [DENSE, SPARSE])
+def test_a_share_of_exchanges_is_known_as_the_least_known_of_its_links(
+    fields: dict[str, Any],
+) -> None:
+    why = explained(**fields)
+    exchanges = ("allgather", "reducescatter", "alltoall", "allreduce", "p2p")
+    own = [one for one in why.grounds if one.name.partition("/")[0] in exchanges]
+    assert own
+    for one in own:
+        op, _, links = one.name.partition("/")
+        used = [KNOWN.link(op, link) for link in links.split("+")]
+        assert one.points == sum(model.points for model in used)
+        assert one.known == min((model.pedigree for model in used), key=TRUST.index)
+
+
+def saved(why: Explanation, name: str) -> float:
+    return {one.name: one.saves for one in why.remedies}.get(name, 0.0)
+
+
+@pytest.mark.parametrize("fields", [DENSE, SPARSE, LOADED])
+def test_what_a_cost_saves_is_the_step_without_it(fields: dict[str, Any]) -> None:
+    made, why = asked(**fields), explained(**fields)
+
+    def without(plan: Any = None, run: Any = None) -> float:
+        known = KNOWN if run is None else replace(KNOWN, run=run)
+        one = predict(made.model, made.cluster, plan or made.plan, known)
+        return why.step_time - float(one.step_time)
+
+    free = replace(KNOWN.run, host_per_kernel=0.0)
+    assert saved(why, "host time per launch") == pytest.approx(without(run=free), rel=1e-6)
+    if made.plan.recompute != "none":
+        again = without(replace(made.plan, recompute="none"))
+        assert saved(why, "recomputation") == pytest.approx(again)
+    if made.model.is_moe:
+        even = without(replace(made.plan, expert_load=1.0))
+        assert saved(why, "imbalance of experts") == pytest.approx(even)
+    factor = environment(KNOWN.run.factors, made.plan.framework, made.plan.era).factor
+    assert saved(why, "pipeline bubble") == pytest.approx(why.terms["bubble"] * factor)
+    factors = {key: 1.0 if value == factor else value for key, value in KNOWN.run.factors.items()}
+    plain = without(run=replace(KNOWN.run, factors=factors))
+    assert saved(why, "framework factor") == pytest.approx(plain)
+    assert [one.saves for one in why.remedies] == sorted(
+        (one.saves for one in why.remedies), reverse=True
+    )

@@ -35,7 +35,9 @@ def by_region(
         links = [regions.linked(cluster, a, b) for a, b in pairwise(way)]
         found.append(by_stage(model, kinds, plan, calibration, links=links))
     if regions.crossing != "pipelines" and int(plan.dp) % many == 0:
-        far = regions.linked(cluster, *regions.slowest(1e6))
+        # Rings hand on parts of a rank's gradients, one for each region.
+        gradients = float(plan.reduce_bytes * model.parameters / (plan.tp * plan.pp))
+        far = regions.linked(cluster, *regions.slowest(gradients / many))
         kinds = [(regions.linked(cluster, r, r), int(plan.dp) // many) for r in range(many)]
         found.append(by_replica(model, kinds, plan, calibration, far))
     if not found:

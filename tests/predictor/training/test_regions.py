@@ -122,3 +122,27 @@ def test_files_and_requests(tmp_path: Path) -> None:
         complete(crossing="replicas")
     with pytest.raises(InputError, match="divide neither pp 4 nor dp 3"):
         step(replace(regions(), names=("a", "b", "c", "d", "e")), gpus=12, global_batch=66)
+
+
+@pytest.mark.parametrize("latency", [1e-3, 0.02, 30.0])
+def test_gradients_are_reduced_over_the_slowest_of_all_links(latency: float) -> None:
+    """One is far, another narrow: 1.3 billion gradients in 32 bits wait for the narrow one, unless
+    the far one is half a minute away."""
+    bandwidth, times = np.full((4, 4), 1.25e9), np.full((4, 4), 1e-4)
+    times[0, 1] = times[1, 0] = latency
+    bandwidth[2, 3] = bandwidth[3, 2] = 2e8
+    of = Regions(tuple("abcd"), bandwidth, times, "replicas")
+
+    def over(one: int, other: int) -> float:
+        """The step where all links are as that of two regions."""
+        alike = 1.0 - np.eye(4)
+        own = replace(
+            of, bandwidth=1.25e9 * np.eye(4) + bandwidth[one, other] * alike,
+            latency=1e-4 * np.eye(4) + times[one, other] * alike,
+        )  # fmt: skip
+        return step(own, pp=1, optimizer_bytes=0, gradient_bytes=2)["step"]
+
+    found = step(of, pp=1, optimizer_bytes=0, gradient_bytes=2)["step"]
+    far, narrow = over(0, 1), over(2, 3)
+    assert found == pytest.approx(max(far, narrow))
+    assert (far > narrow) == (latency > 1.0)

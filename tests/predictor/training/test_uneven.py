@@ -213,3 +213,25 @@ def test_wider_models_hide_slower_links() -> None:
     used = utilisation(width**2, 2.0 * width)
     assert np.all(np.diff(used) > 0)
     assert used == pytest.approx([0.25, 0.5, 1.0])
+
+
+def test_what_binds_a_replica_is_the_longest_term_of_its_own_step() -> None:
+    """Eight stages wait for each other longer than they work until there are enough micro-batches:
+    seven passes of each against as many as a replica is dealt."""
+    model, one = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+    kinds = [(one, 1), (replace(one, name="other"), 1)]
+    bound = []
+    for each in range(1, 15):
+        plan = complete(
+            system="dgx-h100", tp=1, pp=8, dp=2, micro_batch=1, global_batch=2 * each, vpp=1
+        ).plan
+        _, dealt = by_replica(model, kinds, plan, KNOWN)
+        found = predict(model, one, plan, KNOWN).breakdown
+        terms = {name: float(value) for name, value in found.items()}
+        del terms["dp_communication"], terms["optimizer"]
+        assert [share.micro_batches for share in dealt.shares] == [each, each]
+        assert {share.binds for share in dealt.shares} == {max(terms, key=lambda one: terms[one])}
+        bound.append(dealt.shares[0].binds)
+    turn = bound.index("backward")
+    assert 5 < turn < 12
+    assert bound == ["bubble"] * turn + ["backward"] * (14 - turn)

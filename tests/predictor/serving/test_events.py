@@ -217,3 +217,15 @@ def test_replicas_share_a_rate():
         assert float(found.prediction.latencies.requests_per_s) == pytest.approx(2.0 / replicas)
         tokens = float(found.prediction.output_tokens_per_s)
         assert tokens == pytest.approx(2.0 * 200.0, rel=1e-3)
+
+
+def test_prompts_of_more_than_half_a_chunk_are_read_alone():
+    """A pass has room for one of them: a prompt takes what it takes by itself; shorter ones share
+    what a pass takes whatever is in it."""
+    own = plan(batch=64.0, chunk=2048.0, input_len=1000.0)
+    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, (16384.0, 200.0))
+    lengths, together, alone = (np.array(v) for v in (times.lengths, times.prompt, times.alone))
+    long = lengths > own.chunk / 2
+    assert 2 < long.sum() < len(lengths)
+    assert together[long] == pytest.approx(alone[long])
+    assert (together[~long] < alone[~long]).all()

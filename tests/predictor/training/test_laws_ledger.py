@@ -1,0 +1,76 @@
+"""Collectives that share a window: each hides in its part of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor.plans.schedules import Passes
+from predictor.timing.calibration import RunParameters
+from predictor.training.exchange import Exchange, Slot
+from predictor.training.faults import _stages
+from predictor.training.ledger import _beside, shown_and_hidden
+from predictor.work import PASSES
+
+
+def exchange(time: float, count: float) -> Exchange:
+    one = np.ones(3)
+    return Exchange(time * one, 0.0 * one, count * one, one, 0.1 * one, 0.0 * one)
+
+
+def hidden(
+    calls: list[tuple[float, float]], forward: float, backward: float, **run: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """What of each of several collectives beside both passes shows, and what hides [s]."""
+    slots = [Slot("ep", "alltoall", f"module{at}", PASSES) for at in range(len(calls))]
+    other = Slot("tp", "allgather", "layer", "")
+    inside = {(slot, at): exchange(*call) for at, (slot, call) in enumerate(zip(slots, calls))}
+    shown: list[tuple[float, float]] = []
+    book = SimpleNamespace(
+        parts=SimpleNamespace(
+            inside={(other, 0): exchange(9.0, 1.0), **inside}, spread=lambda value: value
+        ),
+        run=RunParameters(**run),
+        wire=lambda one: one.time,
+        on_stages=lambda module, value: 2.0 * value,  # two such modules on every stage
+        book=lambda kind, show, hide, *_: shown.append((float(show[0]), float(hide[0]))),
+    )
+    windows = {"forward": forward * np.ones(3), "backward": backward * np.ones(3)}
+    _beside(book, windows)  # type: ignore[arg-type]
+    both = np.array(shown)
+    return both[:, 0], both[:, 1]
+
+
+CALLS = [[(0.1, 1.0)], [(0.1, 3.0), (0.2, 5.0)], [(0.5, 2.0), (0.01, 40.0), (0.03, 1.0)]]
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("overlap", [0.25, 1.0])
+@pytest.mark.parametrize("window", [0.3, 0.9, 100.0])
+def test_what_shares_a_window_hides_in_all_of_it_together(
+    calls: list[tuple[float, float]], overlap: float, window: float
+) -> None:
+    wire = np.array([2.0 * time * count for time, count in calls])
+    show, hide = hidden(calls, window / 3, window * 2 / 3, overlap={"ep": overlap}, contention=1.2)
+    assert hide.sum() == pytest.approx(min(wire.sum(), overlap * window))
+    assert hide == pytest.approx(hide.sum() * wire / wire.sum())
+    # What hides slows what runs beside it by a fifth of it.
+    assert show == pytest.approx(wire - hide + 0.2 * hide)
+
+
+def test_nothing_hides_without_an_overlap() -> None:
+    show, hide = hidden(CALLS[1], 1.0, 1.0, overlap={"tp": 1.0}, contention=1.5)
+    assert hide.tolist() == [0.0, 0.0]
+    assert show == pytest.approx([2.0 * 0.3, 2.0 * 1.0])
+    assert shown_and_hidden(np.array(2.0), np.array(4.0), 0.25, 1.0) == (1.0, 1.0)
+
+
+def test_a_stage_is_slow_in_all_that_it_does() -> None:
+    """Gradients of weights are part of its backward pass."""
+    kinds = (np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]), np.array([0.5, 0.25, 0.125]))
+    forward, backward = _stages(Passes(*kinds, count=np.array([1.0, 2.0, 1.0])))
+    assert forward.tolist() == [1.0, 2.0, 2.0, 3.0]
+    assert backward.tolist() == [4.5, 5.25, 5.25, 6.125]

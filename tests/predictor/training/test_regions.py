@@ -140,9 +140,9 @@ def test_gradients_are_reduced_over_the_slowest_of_all_links(latency: float) -> 
             of, bandwidth=1.25e9 * np.eye(4) + bandwidth[one, other] * alike,
             latency=1e-4 * np.eye(4) + times[one, other] * alike,
         )  # fmt: skip
-        return step(own, pp=1, optimizer_bytes=0, gradient_bytes=2)["step"]
+        return step(own, pp=1)["step"]
 
-    found = step(of, pp=1, optimizer_bytes=0, gradient_bytes=2)["step"]
+    found = step(of, pp=1)["step"]
     far, narrow = over(0, 1), over(2, 3)
     assert found == pytest.approx(max(far, narrow))
     assert (far > narrow) == (latency > 1.0)

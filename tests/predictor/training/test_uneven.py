@@ -235,3 +235,24 @@ def test_what_binds_a_replica_is_the_longest_term_of_its_own_step() -> None:
     turn = bound.index("backward")
     assert 5 < turn < 12
     assert bound == ["bubble"] * turn + ["backward"] * (14 - turn)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_all_wait_for_the_replica_that_works_longest(first: bool) -> None:
+    """Whatever the number of micro-batches; the step is its time, and what follows it."""
+    model = catalog.model("llama3-8b")
+    kinds = [(catalog.system("dgx-h100"), 1), (catalog.system("dgx-a100"), 2)]
+    kinds = kinds if first else kinds[::-1]
+    waited = set()
+    for whole in range(6, 24):
+        plan = complete(system="dgx-h100", tp=2, pp=4, dp=3, micro_batch=1, global_batch=24).plan
+        plan = replace(plan, global_batch=float(whole))
+        found, dealt = by_replica(model, kinds, plan, KNOWN)
+        times = [share.time for share in dealt.shares]
+        assert dealt.slowest == times.index(max(times))
+        ends = found.breakdown["dp_communication"] + found.breakdown["optimizer"]
+        assert float(found.step_time - ends) == pytest.approx(max(times))
+        assert sum(one.micro_batches * one.many for one in dealt.shares) >= whole
+        assert float(found.step_time) <= dealt.even * (1.0 + 1e-9)
+        waited.add(dealt.slowest)
+    assert waited == {0, 1}, "so that the law tells one from the other"

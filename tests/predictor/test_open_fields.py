@@ -9,13 +9,21 @@ import inspect
 import math
 import pkgutil
 from collections.abc import Iterator
+from statistics import NormalDist
 from types import FunctionType, ModuleType
 
 import pytest
 
 import predictor
+from predictor.catalog.systems import NODE_FALLBACK
+from predictor.hardware.accelerators import DEFAULT_CLOCK
+from predictor.memory import MEMORY_FRACTION
 from predictor.plans import TrainingPlan
-from predictor.precision import PRECISIONS
+from predictor.precision import ELEMENT_BYTES, PRECISIONS
+from predictor.search.ranking import DAY, HOUR
+from predictor.serving.clients import VARIATION
+from predictor.serving.completion import ROUNDS
+from predictor.timing.adaptation import STRAYED
 
 ONES: dict[str, str] = {
     "catalog": "Setting.tp Setting.dp",
@@ -74,6 +82,35 @@ def test_what_a_record_leaves_open_changes_nothing(room: str) -> None:
 def test_every_room_is_looked_at() -> None:
     rooms = {one.name for one in pkgutil.iter_modules(predictor.__path__) if one.ispkg}
     assert rooms == set(ONES) == set(FUNCTIONS)
+
+
+def test_rooms_leave_the_same_open() -> None:
+    """What several records say of one thing, and what follows from something else."""
+    wide = ELEMENT_BYTES["fp32"]
+    plans, power = left_open("plans"), left_open("power")
+    serving, timing = left_open("serving"), left_open("timing")
+    work, hardware = left_open("work"), left_open("hardware")
+    assert work["Software.state"] == wide, "states of scans add up in 32 bits"
+    assert plans["TrainingPlan.optimizer_bytes"] == 3.0 * wide, "weights, and Adam's two moments"
+    assert plans["ServingPlan.rounds"] == serving["Work.rounds"] == ROUNDS
+    assert plans["ServingPlan.synchrony"] == pytest.approx(1.0 / ROUNDS)
+    assert plans["ServingPlan.variation"] == serving["Client.variation"] == VARIATION
+    assert serving["Promise.ttft_share"] == serving["Promise.tpot_share"]
+    assert left_open("search")["Limits.memory_fraction"] == MEMORY_FRACTION
+    assert hardware["Budget.domain"] == hardware["Budget.in_node"] == NODE_FALLBACK
+    assert hardware["Accelerator.clock"] == DEFAULT_CLOCK
+    # An interval that holds so much of a normal is so many standard deviations to either side.
+    level = timing["Calibration.interval_level"]
+    assert timing["Calibration.interval_q"] == pytest.approx(
+        NormalDist().inv_cdf(0.5 + 0.5 * level), abs=1e-4
+    )
+    assert timing["Prior.strayed"] == STRAYED
+    assert timing["RunParameters.sigma"] == timing["RunParameters.sigma_moe"]
+    training = left_open("training")
+    assert training["Reserve.repair"] == DAY, "a day"
+    assert training["Reserve.returned"] == HOUR, "an hour"
+    assert left_open("models")["Model.delta_conv"] == 4.0  # Qwen3-Next's linear_conv_kernel_dim
+    assert 1.0 < power["Tariff.pue"] < 1.5
 
 
 FUNCTIONS: dict[str, str] = {

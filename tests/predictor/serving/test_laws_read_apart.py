@@ -85,7 +85,7 @@ def test_what_an_engine_holds_is_its_rate_times_the_time_in_it(
 
 
 def test_rows_are_asked_for_in_any_order() -> None:
-    found, plan, _ = engines(40.0)
+    found = engines(40.0)[0]
     workers = np.array([40.0, 3.0])
     both = found.capacity(np.array([1, 0]), workers, Promise())
     for row, (at, count) in enumerate(zip((1, 0), workers, strict=True)):
@@ -108,8 +108,9 @@ def test_plans_of_a_batch_are_each_as_by_themselves() -> None:
         one = read_apart(MODEL, CLUSTER, take(plans, np.array([row])), known)
         assert every.most[row] == pytest.approx(one.most[0])
         assert every.step[row] == pytest.approx(one.step[0])
-        told, alone = every.capacity(np.array([row]), few, promise), one.capacity(
-            np.array([0]), few, promise
+        told, alone = (
+            every.capacity(np.array([row]), few, promise),
+            one.capacity(np.array([0]), few, promise),
         )
         assert told.rate == pytest.approx(alone.rate)
         assert told.ttft == pytest.approx(alone.ttft)

@@ -27,7 +27,7 @@ def hidden(
     """What of each of several collectives beside both passes shows, and what hides [s]."""
     slots = [Slot("ep", "alltoall", f"module{at}", PASSES) for at in range(len(calls))]
     other = Slot("tp", "allgather", "layer", "")
-    inside = {(slot, at): exchange(*call) for at, (slot, call) in enumerate(zip(slots, calls))}
+    inside = {(slot, at): exchange(*calls[at]) for at, slot in enumerate(slots)}
     shown: list[tuple[float, float]] = []
     book = SimpleNamespace(
         parts=SimpleNamespace(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from predictor.errors import InputError
 from predictor.plans import ServingPlan
 from predictor.serving.clients import arrivals, spread_lengths
 from predictor.serving.events import Served, serve
-from predictor.serving.fleet import CHOICES, FleetSettings, serve_fleet
+from predictor.serving.fleet import CHOICES, FleetSettings, Replica, serve_fleet
 from predictor.serving.prefixes import CacheTier, Prefixes
 from predictor.serving.tables import PassTable
 from predictor.serving.workload import of_trace, sessions, with_adapters
@@ -241,6 +243,26 @@ def test_adapters_that_are_not_there_are_loaded_and_few_fit_a_batch():
     assert tight.first[0] == pytest.approx(1.0)
     assert tight.first[1] >= tight.last[0]
     assert set(with_adapters(3, 100)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2, 3])
+def test_an_adapter_that_is_on_its_way_is_waited_for_as_long_as_is_left(slots):
+    """Two seconds from when it is first asked for, by whoever asks, unless others took its place:
+    those asked for last stay."""
+    asked = [(5.0, 0), (6.0, 0), (6.5, 1), (7.5, 0), (9.0, 1), (20.0, 2), (20.5, 1), (21.0, 3),
+             (21.5, 0), (22.5, 1)]  # fmt: skip
+    replica = SimpleNamespace(
+        work=SimpleNamespace(adapter=[name for _, name in asked]), resident=OrderedDict(),
+        fleet=SimpleNamespace(around=FleetSettings(adapter=2.0, slots=slots)),
+    )  # fmt: skip
+    here: list[tuple[int, float]] = []
+    for one, (time, name) in enumerate(asked):
+        at = dict(here).get(name, time + 2.0)
+        here = [(other, since) for other, since in here if other != name] + [(name, at)]
+        here = here[-slots:] if slots else here
+        assert Replica._adapter(replica, one, time) == pytest.approx(max(at - time, 0.0))
+    none = SimpleNamespace(work=SimpleNamespace(adapter=[]))
+    assert Replica._adapter(none, 0, 3.0) == 0.0
 
 
 def test_goodput_is_the_share_that_meets_both():

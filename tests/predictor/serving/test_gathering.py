@@ -15,7 +15,7 @@ from predictor.serving.gathering import (
     gathered,
     pass_lengths,
 )
-from predictor.serving.latency import WAITING_SHARE
+from predictor.serving.latency import WAITING_SHARE, beside, riding
 from predictor.serving.pass_times import DeviceTime
 from tests.predictor.serving import bare
 
@@ -114,3 +114,25 @@ def test_who_looks_every_few_passes_is_late_by_a_share_of_them(fields, looks):
     found = quantile(one, 1e-9, 1e-9, 0.5)
     alone = float(pass_lengths(one, OWN).alone) + 0.2
     assert found == pytest.approx(alone + 0.5 * (looks - 1.0) * 0.1, rel=1e-6)
+
+
+@pytest.mark.parametrize("passes", [1.0, 2.0, 3.0, 8.0])
+@pytest.mark.parametrize("many", [0.5, 3.0, 40.0])
+def test_a_prompt_of_several_passes_has_them_to_itself(passes, many):
+    """Each delays the others by all that it adds, however many there are; of prompts of one pass
+    those that share it add their share of a full one."""
+    own = replace(bare.BARE, mixing=0.5)
+    one = bare.work(
+        single=DeviceTime(0.3, 0.0, 10.0, passes), prompts=DeviceTime(0.4, 0.0, 10.0, 1.0),
+        together=10.0, clients=np.inf, output_len=101.0,
+    )  # fmt: skip
+    prompt, after = np.array(0.04), 100.0
+    found = float(riding(one, own, many, prompt, after))
+    first, share = float(beside(one, own)), 0.5 * 0.04
+    if passes > 1:
+        assert found == pytest.approx(many * first)
+    else:
+        ones = after * (1.0 - np.exp(-many / after))
+        assert found == pytest.approx(ones * first + (many - ones) * share)
+    apart = replace(one, apart=np.asarray(1.0))
+    assert float(riding(apart, own, many, prompt, after)) >= many * 0.04

@@ -50,12 +50,11 @@ def as_narrow_as_fits(
 ) -> list[Default]:
     """The widest data type in which the weights fit the accelerators that are stated, of a run that
     there was, and which therefore fitted; none where 16 bits do, or nothing does."""
-    ranks = (
-        float(values.get("tp", 0))
-        * float(values.get("pp", 1))
-        * (float(values.get("dp", 1)) if model.is_moe else 1.0)
-    )
-    ranks = ranks or float(values.get("gpus", 0)) / float(values.get("dp", 1))
+    # Replicas of the attention share the experts of one another.
+    replicas = float(values.get("dp", 1))
+    one = float(values.get("tp", 0)) * float(values.get("pp", 1))
+    one = one or float(values.get("gpus", 0)) / replicas
+    ranks = one * replicas if model.is_moe else one
     room = FILLED * float(accelerator.memory) * ranks
     half = default_precision(accelerator).value
     if not room or values.get("offload", "none") != "none":

@@ -12,7 +12,9 @@ from predictor.plans.schedules import Passes
 from predictor.timing.calibration import RunParameters
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.faults import _stages
-from predictor.training.ledger import _beside, shown_and_hidden
+from predictor.training.ledger import _beside, _waiting, shown_and_hidden
+from predictor.training.software import Environment
+from predictor.variation.meeting import late
 from predictor.work import PASSES
 
 
@@ -74,3 +76,52 @@ def test_a_stage_is_slow_in_all_that_it_does() -> None:
     forward, backward = _stages(Passes(*kinds, count=np.array([1.0, 2.0, 1.0])))
     assert forward.tolist() == [1.0, 2.0, 2.0, 3.0]
     assert backward.tolist() == [4.5, 5.25, 5.25, 6.125]
+
+
+def waited(
+    alike: float, drawn: float, calls: dict[str, tuple[float, float]]
+) -> tuple[dict[str, float], set[str]]:
+    """Waiting by kind of communication [s], of collectives (time, count) on two modules a stage;
+    and the families that it is booked to."""
+    inside = {
+        (Slot(kind, "allreduce", "layer", ""), 0): exchange(*call) for kind, call in calls.items()
+    }
+    found: dict[str, float] = {}
+    families: set[str] = set()
+
+    def book(kind: str, show: Any, hide: Any, family: str, sigma: Any) -> None:
+        found[kind] = found.get(kind, 0.0) + float(show[0])
+        families.add(family)
+        assert float(np.max(hide)) == 0.0, "nobody computes while they wait"
+
+    terms = {"forward": 2.0, "backward": 4.0, "recompute": 1.0, "host": 9.0}
+    _waiting(
+        SimpleNamespace(  # type: ignore[arg-type]
+            parts=SimpleNamespace(inside=inside),
+            using=Environment(alike=alike, drawn=drawn),
+            full=(3,),
+            terms={name: value * np.ones(3) for name, value in terms.items()},
+            on_stages=lambda module, value: 2.0 * value,
+            book=book,
+        )  # fmt: skip
+    )
+    return found, families
+
+
+@pytest.mark.parametrize(("alike", "drawn"), [(0.02, 0.0), (0.0, 0.05), (0.02, 0.05)])
+def test_ranks_wait_at_every_meeting_for_the_slowest(alike: float, drawn: float) -> None:
+    """Of seven seconds of kernels, by kind as often as they meet; what takes no time is none."""
+    calls = {"tp": (0.1, 6.0), "ep": (0.2, 2.0), "cp": (0.0, 5.0)}
+    found, families = waited(alike, drawn, calls)
+    every = float(late(np.array(7.0), np.array(16.0), alike, drawn))
+    assert every > 0
+    assert sum(found.values()) == pytest.approx(every)
+    assert found["tp"] == pytest.approx(3.0 * found["ep"])
+    assert {kind for kind, value in found.items() if value} == {"tp", "ep"}
+    assert families == {"waiting"}
+
+
+def test_nobody_waits_where_ranks_are_alike_or_do_not_meet() -> None:
+    assert waited(0.0, 0.0, {"tp": (0.1, 6.0)}) == ({}, set())
+    found, _ = waited(0.02, 0.05, {"tp": (0.0, 6.0)})
+    assert sum(found.values()) == pytest.approx(0.0, abs=1e-9)

@@ -103,7 +103,7 @@ def waited(
             terms={name: value * np.ones(3) for name, value in terms.items()},
             on_stages=lambda module, value: 2.0 * value,
             book=book,
-        )  # fmt: skip
+        )
     )
     return found, families
 

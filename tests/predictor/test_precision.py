@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from predictor.plans.training import FROZEN_BYTES
 from predictor.precision import (
     ELEMENT_BYTES,
     PACKED,
@@ -65,3 +66,11 @@ def test_packed_formats_have_their_bits_per_weight() -> None:
         head = PACKED_HEADS[name]
         assert PACKED[head] >= min(size, 6 / 8)
         assert head == "q8_0" if name == "q8_0" else head in ("exl2_6", "q6_k")
+
+
+def test_frozen_weights_take_the_bits_that_are_published() -> None:
+    """Of QLoRA's NF4, four and 0.127 for what scales them, quantised twice (Dettmers et al. 2023,
+    section 3)."""
+    assert FROZEN_BYTES["nf4"] == pytest.approx((4.0 + 0.127) / 8.0, abs=1e-3)
+    assert FROZEN_BYTES["fp8"] == FROZEN_BYTES["int8"] == 1.0
+    assert FROZEN_BYTES["as multiplied"] == 0.0

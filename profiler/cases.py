@@ -90,7 +90,9 @@ def ladder_model(width: int, style: str) -> Model:
     )
 
 
-def eager_plan(seq_len: int, sequences: int, precision: str) -> TrainingPlan:
+def eager_plan(
+    seq_len: int, sequences: int, precision: str, fused_norm: bool = False
+) -> TrainingPlan:
     """The plan of a plain PyTorch loop on one device."""
     recipe = PRECISIONS[precision]
     return TrainingPlan(
@@ -103,6 +105,7 @@ def eager_plan(seq_len: int, sequences: int, precision: str) -> TrainingPlan:
         precision=precision,
         sharding="none",
         fused=False,
+        fused_norm=fused_norm,
         grad_clip=False,
         vocab_multiple=1.0,
         weight_bytes=recipe.weight,
@@ -158,7 +161,7 @@ def cases(device: Device, models: Sequence[Model] = (), dtypes: Sequence[str] = 
                         if o.op == "gemm" and o.variant == "fwd"
                     ]
                 else:
-                    plan = eager_plan(seq_len, sequences, precision)
+                    plan = eager_plan(seq_len, sequences, precision, device.fuses_norms)
                     listed = step_operators(model, plan)
                 if precision == first:
                     listed += update_operators(plan, float(model.parameters))

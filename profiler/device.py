@@ -59,6 +59,11 @@ class Device:
         return str(self.facts["architecture"])
 
     @property
+    def fuses_norms(self) -> bool:
+        """Whether PyTorch's RMS norm is one kernel here."""
+        return self.on_gpu and hasattr(torch.ops.aten, "_fused_rms_norm")
+
+    @property
     def most_ranks(self) -> int:
         """Ranks that this host has room for: a core, or a GPU, for each."""
         return torch.cuda.device_count() if self.kind == "cuda" else cores()
@@ -84,6 +89,13 @@ class Device:
             return None
         return torch.get_device_module(self.kind).Event(enable_timing=True)
 
+    def keep_busy(self, seconds: float) -> None:
+        """Let a GPU do nothing for about so long before what is queued after: CUDA's clocks count
+        (`CYCLES` a second), other devices are not kept."""
+        if self.kind == "cuda":
+            with contextlib.suppress(AttributeError):  # of PyTorch's own tests: it may go
+                torch.cuda._sleep(int(seconds * CYCLES))
+
     def waited(self) -> float:
         """Seconds that threads of this process have waited for a processor since they began, as
         Linux counts them; 0 on GPUs, whose kernels wait for no processor, and elsewhere."""
@@ -107,6 +119,9 @@ class Device:
             found |= _cpu_conditions()
         return found
 
+
+CYCLES = 2e9
+"""Clock cycles of a second, about."""
 
 CUDA_ARCHITECTURES = {
     (7, 0): "volta",

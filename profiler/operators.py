@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -332,6 +332,9 @@ def _loss(operator: Operator, place: Place) -> Call:
 def _optimizer(operator: Operator, place: Place) -> Call:
     size = int(operator.m)
     pieces = max(1, min(8, size // 65536))
+    # Parameter, gradient and two moments are read, and all but the gradient written.
+    narrow = float(operator.bytes) < 7 * 4 * size
+    place = replace(place, dtype=torch.bfloat16) if narrow else place
     parameters = [torch.nn.Parameter(place.random(size // pieces)) for _ in range(pieces)]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)

@@ -107,19 +107,22 @@ def sustained(
     and clock at the end where they are told, seconds that it took."""
     call()
     device.synchronize()
+    begin = time.perf_counter()
+    call()
+    device.synchronize()
+    # As many as last a reading: the host must not run ahead of what is measured.
+    together = max(round(READ_EVERY / max(time.perf_counter() - begin, 1e-6)), 1)
     readings = []
     begin = time.perf_counter()
     before = told.joules() if told.joules else 0.0
-    calls, read = 0, begin
-    while (now := time.perf_counter()) - begin < seconds:
-        call()
-        calls += 1
-        if now - read >= READ_EVERY:
-            device.synchronize()  # or the host would run ahead of what is measured
-            read = now
-            if told.watts:
-                readings.append(told.watts())
-    device.synchronize()
+    calls = 0
+    while time.perf_counter() - begin < seconds:
+        for _ in range(together):
+            call()
+        calls += together
+        device.synchronize()
+        if told.watts:
+            readings.append(told.watts())
     spent = time.perf_counter() - begin
     watts = (
         (told.joules() - before) / spent if told.joules else sum(readings) / max(len(readings), 1)

@@ -122,7 +122,9 @@ OneStep = Callable[[], object]
 def module_of(check: Check, device: Device) -> Transformer:
     """The model of a check on its device, random weights."""
     torch.manual_seed(0)
-    return Transformer(check.model, check.seq_len).to(device.torch, DTYPES[check.precision])
+    with torch.device(device.torch):  # large matrices are drawn sooner where they stay
+        made = Transformer(check.model, check.seq_len)
+    return made.to(device.torch, DTYPES[check.precision])
 
 
 def step_of(

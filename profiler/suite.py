@@ -7,6 +7,7 @@ chooses. The models of the check steps (`profiler.step`) are not on the ladder.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +30,7 @@ from profiler.device import Device
 from profiler.operators import (
     MOST_CALLS,
     MOST_SETS,
+    NARROW,
     attention_heads,
     builds,
 )
@@ -259,7 +261,8 @@ def _planned(
 
 
 def heavy(device: Device) -> Iterator[tuple[dict[str, Any], Callable[[], object]]]:
-    """Work to read power by: none, the largest product of each data type, the largest copy."""
+    """Work to read power by: none, the largest product of the first data type, the largest copy,
+    then products of the others, narrow ones first, for which the time may not last."""
     yield {"op": "idle", "precision": ""}, partial(time.sleep, 0.01)
     products: dict[str, Case] = {}
     for case in cases(device):
@@ -269,18 +272,30 @@ def heavy(device: Device) -> Iterator[tuple[dict[str, Any], Callable[[], object]
         before = products.get(o.dtype)
         if before is None or float(o.flop) > float(before.operator.flop):
             products[o.dtype] = case
-    for dtype, case in products.items():
-        found = _launched(case, device)
-        if found is not None:
-            yield {"op": "gemm", "precision": dtype, **_sizes(case)}, found[0][0]
+    first, *others = products.values()
+    yield from _heavy_product(first, device)
+    yield _heavy_copy(device)
+    for case in sorted(others, key=lambda case: case.operator.dtype not in NARROW):
+        yield from _heavy_product(case, device)
+
+
+def _heavy_product(
+    case: Case, device: Device
+) -> Iterator[tuple[dict[str, Any], Callable[[], object]]]:
+    """A product, nothing where this PyTorch cannot."""
+    if (found := _launched(case, device)) is not None:
+        about = {"op": "gemm", "precision": case.operator.dtype, **_sizes(case)}
+        yield about, found[0][0]
+
+
+def _heavy_copy(device: Device) -> tuple[dict[str, Any], Callable[[], object]]:
+    """The largest copy."""
     room = 0.05 * float(device.facts["memory_gb"]) * 1e9
     source = _numbers(max(s for s in COPY_BYTES if s <= max(room, COPY_BYTES[0])), device)
     target = torch.empty_like(source)
     moved = 2.0 * source.numel() * source.element_size()
-    yield (
-        {"op": "memcpy", "precision": "fp32", "message_bytes": moved},
-        partial(target.copy_, source),
-    )
+    about = {"op": "memcpy", "precision": "fp32", "message_bytes": moved}
+    return about, partial(target.copy_, source)
 
 
 def _always(candidates: Sequence[Case]) -> list[int]:
@@ -328,10 +343,21 @@ def _captured(calls: list[Callable[[], object]], device: Device) -> list[Callabl
             call()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        made.append(graph.replay)
+        with warnings.catch_warnings():  # a backward pass runs where its forward pass did
+            warnings.filterwarnings("error", message="The CUDA Graph is empty")
+            try:
+                with torch.cuda.graph(graph):
+                    call()
+            except UserWarning as empty:
+                raise NotImplementedError("nothing was captured") from empty
+        made.append(partial(_replayed, graph, call))
     return made
+
+
+def _replayed(graph: torch.cuda.CUDAGraph, call: Callable[[], object]) -> None:
+    """Replay a graph of a call, whose tensors must live as long: the graph knows them by address
+    only."""
+    graph.replay()
 
 
 MODES = {"eager": _eager, "compiled": _compiled, "graph": _captured}
@@ -353,7 +379,7 @@ def copies(device: Device, budget: Allowance) -> Iterator[dict[str, Any]]:
         if budget.left <= 0 or size > 0.1 * float(device.facts["memory_gb"]) * 1e9:
             break
         if name == "launch":
-            timing = measure([lambda: one.add_(1.0)], device, 0.05)
+            timing = measure([lambda: one.add_(1.0)], device, 0.05, launched=True)
         else:
             source = _numbers(size, device)
             target = torch.empty_like(source)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,14 @@ WARMED = 4
 """Calls with data of their own that are run before any is timed."""
 
 SAMPLE_SECONDS = 200e-6
-"""A sample repeats the call until it lasts this long, so that the clock's grain does not show."""
+MOST_REPEATS = 64
+"""A sample repeats the call until it lasts this long, so that the clock's grain does not show; on a
+GPU so many times at most."""
+
+AHEAD = 1.5
+MOST_AHEAD = 5e-3
+"""How long a GPU is kept busy before a sample, over what the host takes to launch it, and at most
+[s]: calls then wait in the queue, and the device's clock shows kernels and no launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +80,16 @@ class _WallClock:
 
 
 class _EventClock:
-    """Seconds between two events on the device's own clock, `event` making one."""
+    """Seconds between two events on the device's own clock, before which it is kept busy for
+    `ahead` seconds."""
 
-    def __init__(self, event: Callable[[], Any]) -> None:
-        self.event = event
+    def __init__(self, device: Device, ahead: float) -> None:
+        self.device, self.ahead = device, ahead
 
     def start(self) -> None:
-        self.begin, self.end = self.event(), self.event()
+        self.begin, self.end = self.device.event(), self.device.event()
+        if self.ahead:
+            self.device.keep_busy(self.ahead)
         self.begin.record()
 
     def stop(self) -> float:
@@ -127,25 +136,30 @@ def timed(call: Callable[[], object], device: Device) -> Sample:
     return Sample(spent, device.waited() - before)
 
 
-def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Measured:
+def measure(
+    calls: Sequence[Callable[[], object]], device: Device, budget: float, launched: bool = False
+) -> Measured:
     """Time calls that do the same work on different data, in turn.
 
     calls    one call keeps its data warm in the caches; several, larger than the cache together,
              find it cold
     budget   seconds to spend, roughly; at least `LEAST_SAMPLES` samples are taken
+    launched  with what a GPU waits for its host, which else launches ahead
 
     Samples in which threads waited for a processor (`Device.waited`) count only where there are too
     few others. What spreads more than `NOISY` by itself is measured a second time; the calmer
     result counts.
     """
-    found = _measure(calls, device, budget)
+    found = _measure(calls, device, budget, launched)
     if found.noisy and not found.waited:
-        again = _measure(calls, device, budget)
+        again = _measure(calls, device, budget, launched)
         found = min(found, again, key=lambda timing: (timing.waited > CALM, timing.spread))
     return found
 
 
-def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Measured:
+def _measure(
+    calls: Sequence[Callable[[], object]], device: Device, budget: float, launched: bool
+) -> Measured:
     turn = max(WARM_UP, min(len(calls), WARMED))
     for number in range(turn):
         calls[number % len(calls)]()
@@ -155,9 +169,10 @@ def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: floa
     device.synchronize()
     first = max(time.perf_counter() - begin, 1e-7)
     turn += 1
-    clock = _EventClock(device.event) if device.on_gpu else _WallClock()
-    least = LEAST_REPEATS if device.on_gpu else 1
-    repeats = max(least, round(SAMPLE_SECONDS / first))
+    clock: _WallClock | _EventClock = _WallClock()
+    repeats = max(1, round(SAMPLE_SECONDS / first))
+    if device.on_gpu:
+        clock, repeats = _queued(calls, device, launched)
     samples: list[Sample] = []
     end, last = begin + budget, begin + PATIENCE * max(budget, LEAST_SAMPLES * first)
 
@@ -177,6 +192,26 @@ def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: floa
         samples.append(Sample(spent, device.waited() - before))
     chosen = calmest(samples, LEAST_SAMPLES)
     return summary([sample.seconds / repeats for sample in chosen], waited_share(chosen))
+
+
+def _queued(
+    calls: Sequence[Callable[[], object]], device: Device, launched: bool
+) -> tuple[_EventClock, int]:
+    """The clock of a GPU for these calls, and how many of them make a sample: first of the fewest,
+    then, as the device's own time of one is known, of as many as last long enough."""
+    clock, repeats = _EventClock(device, 0.0), LEAST_REPEATS
+    for _ in range(2):
+        device.synchronize()
+        clock.start()
+        begin = time.perf_counter()
+        for number in range(repeats):
+            calls[number % len(calls)]()
+        host = (time.perf_counter() - begin) / repeats
+        each = max(clock.stop() / repeats, 1e-7)
+        repeats = min(max(LEAST_REPEATS, round(SAMPLE_SECONDS / each)), MOST_REPEATS)
+        ahead = 0.0 if launched else min(AHEAD * host * repeats, MOST_AHEAD)
+        clock = _EventClock(device, ahead)
+    return clock, repeats
 
 
 def summary(samples: Sequence[float], waited: float) -> Measured:

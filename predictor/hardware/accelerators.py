@@ -62,8 +62,9 @@ class Accelerator:
     clock          [Hz]; `DEFAULT_CLOCK` where unknown
     year           of release; NaN where unknown
     host_bandwidth  of the link to the host, each way [bytes/s]; NaN where unknown
-    dispatch       host time of an eager operator beside its kernel, where the host is the device
-                   itself and both add up: modules, views, PyTorch's dispatcher, autograd [s]
+    dispatch       host time of an eager operator of a plain PyTorch loop: modules, views, PyTorch's
+                   dispatcher, autograd [s]. Where the host is the device itself, it adds up with
+                   kernels; else they hide behind each other. 0 where it was not measured
     split_dispatch  the same on tensors that PyTorch divides among tensor-parallel ranks [s]
     registers, shared   of one processor [bytes]; NaN where unknown
     register_bandwidth, shared_bandwidth   of all processors [bytes/s]
@@ -117,7 +118,10 @@ class Accelerator:
         return not self.is_host and self.architecture not in SELF_PACED
 
     def host_time(self, tp: Numeric) -> Array:
-        """Host time of an operator [s] under tensor parallelism of size `tp`."""
+        """What the host adds to an operator's kernel [s] under tensor parallelism of size `tp`;
+        nothing where it queues kernels, which run meanwhile."""
+        if not self.is_host:
+            return np.asarray(0.0)
         split = np.maximum(self.split_dispatch, self.dispatch)
         return np.asarray(np.where(np.asarray(tp) > 1, split, self.dispatch))
 

@@ -191,6 +191,7 @@ class TrainingPlan:
     split: str = "slots"
     dropout: bool = False
     fused: bool = True
+    fused_norm: bool = False
     saves_narrow: bool = True
     stops_early: bool = False
     tp_overlap: bool = False

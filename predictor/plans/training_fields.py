@@ -457,6 +457,11 @@ _OVERLAP = (
         reason="gated activation, rotary and norms are fused in today's frameworks",
     ),
     PlanField(
+        "fused_norm", SWITCH, "Norms are single kernels where other chains are not.", PASSES,
+        default=FRAMEWORK,
+        more="PyTorch's RMS norm is one on GPUs from 2.9 on (pull request 153666).",
+    ),
+    PlanField(
         "saves_narrow", SWITCH, "Inputs of narrow products are kept as narrow.",
         ("backward", "memory"),
         reason="Transformer Engine keeps what it has cast (from memory)",

@@ -108,7 +108,7 @@ def _kernels(
     """
     base = _base(plan, own, shared, weights, accelerator)
     operators = build(base.plan, base.own)
-    host = base.accelerator.dispatch * plan.launching
+    host = base.accelerator.host_time(1.0) * plan.launching
     library = {"": plan.library}
     if plan.narrow and plan.narrow_experts in TIMED_WITH:
         library["moe_gemm"] = TIMED_WITH[plan.narrow_experts]

@@ -464,7 +464,7 @@ def operator_times(
 
     library   the kernel library that runs them, '' for the neutral one, or `QUICKEST`; or that of
               each `op`, and under '' of all others
-    host      what the host adds to each [s]; `Accelerator.dispatch` if not given
+    host      what the host adds to each [s]; `Accelerator.host_time` of one rank if not given
 
     Operators of one kind and data type are evaluated together. Where the host is the device, what
     it does beside each kernel is part of the operator's time.
@@ -478,7 +478,7 @@ def operator_times(
     for index, operator in enumerate(operators):
         key = (kind_of(operator.op, operator.variant), operator.dtype)
         together.setdefault(key, []).append(index)
-    added = accelerator.dispatch if host is None else host
+    added = accelerator.host_time(1.0) if host is None else host
     alike = not varying(accelerator)
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)

@@ -126,9 +126,8 @@ def product(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     nominal, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
     peak = nominal * power_limit(accelerator, shapes.dtype)
     weights = np.where(batch > 1, 0.0, WEIGHT_BYTES[shapes.dtype] * k * n)
-    floor = memory_time(shapes.bytes - weights, accelerator)
-    read, least = weights_time(weights, accelerator, shapes.cold)
-    floor = floor + read
+    read = weights_time(weights, accelerator, shapes.cold)
+    floor = memory_time(shapes.bytes - weights, accelerator) + read.floor
     machine = sms, accelerator.l2_bandwidth, peak
     best = _tilings(size, m, n, k, batch, floor, *(np.broadcast_to(v, m.shape) for v in machine))
     ceiling, cost, waves, tail, fill, tile, split, *prices = best
@@ -165,7 +164,7 @@ def product(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         len(time),
     )
     memory = shapes.bytes / accelerator.bandwidth
-    return Ideal(time, compute, memory, features, least=least)
+    return Ideal(time, compute, memory, features, read.fetch, read.least)
 
 
 def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
@@ -182,9 +181,8 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     one = 2.0 * m * n * k * batch
     matrices = np.where(one > 0, shapes.flop / np.maximum(one, 1e-30), 3.0)
     weights = matrices * WEIGHT_BYTES[shapes.dtype] * n * k * batch
-    floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator)
-    read, least = weights_time(weights, accelerator, shapes.cold)
-    floor = floor + read
+    read = weights_time(weights, accelerator, shapes.cold)
+    floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator) + read.floor
     compute = shapes.flop / nominal
     time = np.maximum(compute / power_limit(accelerator, shapes.dtype), floor)
     features: list[Numeric | Log] = [
@@ -206,4 +204,5 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         blocks = batch * down * np.ceil((matrices - 1.0) * n / 128.0)
         features += [m / (down * rows), Log(blocks / accelerator.sms, -4, 4)]
     memory = shapes.bytes / accelerator.bandwidth
-    return Ideal(time, compute, memory, features_of(features, len(time)), least=least)
+    kept = features_of(features, len(time))
+    return Ideal(time, compute, memory, kept, read.fetch, read.least)

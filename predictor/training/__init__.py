@@ -37,7 +37,6 @@ from predictor.training.pacing import Pipeline, delayed, pipeline_of, with_clock
 from predictor.training.power import StepActivity, limited, step_activity, step_power
 from predictor.training.prediction import (
     TrainingPrediction,
-    environment_of,
     predict,
     units,
 )
@@ -52,6 +51,7 @@ from predictor.training.software import (
     Environment,
     alone,
     environment,
+    environment_of,
     stretched,
 )
 from predictor.training.spread import family_errors, interval

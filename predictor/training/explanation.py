@@ -27,7 +27,7 @@ from predictor.training.doubts import Doubt, doubts
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.layer import Worklist, kernel_class, weight_share
 from predictor.training.ledger import KINDS
-from predictor.training.software import Environment, environment, stretched
+from predictor.training.software import Environment, environment_of, stretched
 from predictor.training.step import Step, assemble
 from predictor.training.taxes import taxes
 
@@ -242,8 +242,7 @@ class _Case:
         """Step time of another plan [s], in its framework's surroundings."""
         request, using = self.request, self.using
         if plan.framework != request.plan.framework:
-            host = request.cluster.accelerator.is_host
-            using = environment({} if host else self.run.factors, plan.framework, plan.era)
+            using = environment_of(request.cluster, plan, self.run)
         found, _ = parts(request.model, request.cluster, plan, self.calibration)
         return self.time(found, using=using)
 
@@ -391,9 +390,8 @@ def explain(request: TrainingRequest, calibration: Calibration) -> Explanation:
     """
     if request.plan.shape:
         raise InputError("one plan is explained at a time, not a batch")
-    run, accelerator = calibration.run, request.cluster.accelerator
-    factors = {} if accelerator.is_host else run.factors
-    using = environment(factors, request.plan.framework, request.plan.era)
+    run = calibration.run
+    using = environment_of(request.cluster, request.plan, run)
     found, listed = parts(request.model, request.cluster, request.plan, calibration)
     case = _Case(request, calibration, run, using, found, listed)
     step = assemble(found, run, using)

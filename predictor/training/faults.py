@@ -25,7 +25,7 @@ from predictor.timing import Calibration, Timing
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import layer_parts
 from predictor.training.ledger import KINDS
-from predictor.training.prediction import environment_of
+from predictor.training.software import environment_of
 from predictor.training.step import Step, assemble
 from predictor.variation.faults import COMPUTE, HBM, NEIGHBOUR, NVLINK, RAIL, SPINE, Fault
 from predictor.variation.links import rerouted

@@ -28,15 +28,14 @@ from predictor.plans import (
     timeline,
 )
 from predictor.records import dataclass
-from predictor.timing import BOUNDS, Calibration, RunParameters, Timing
+from predictor.timing import BOUNDS, Calibration, Timing
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import Worklist, kernel_class
 from predictor.training.ledger import KINDS, TERMS
 from predictor.training.own import as_measured
-from predictor.training.software import Environment, environment, stretched
+from predictor.training.software import environment_of, stretched
 from predictor.training.spread import interval
 from predictor.training.step import Step, assemble
-from predictor.variation.order import normal_maximum
 from predictor.work import Operator
 
 
@@ -139,18 +138,6 @@ class TrainingPrediction:
         of = self.passes
         hop = float(of.transfer), float(of.latency)
         return timeline(plan.schedule, *of.of_every_stage(), m, vpp, *hop)
-
-
-def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
-    """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
-    accelerators, which say nothing of a host."""
-    factors = {} if cluster.accelerator.is_host else run.factors
-    found = environment(factors, plan.framework, plan.era)
-    jitter = run.jitter.get(cluster.accelerator.name)
-    if jitter is None:
-        return found
-    late, _ = normal_maximum(plan.tp * plan.cp * plan.ep)
-    return replace(found, alike=late * jitter[0], drawn=late * jitter[1])
 
 
 def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, Numeric]]:

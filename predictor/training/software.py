@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.hardware import Cluster
+from predictor.plans import TrainingPlan
 from predictor.records import dataclass
+from predictor.timing import RunParameters
+from predictor.variation.order import normal_maximum
 
 ATTENTION = "attention"
 """How classes of fused attention begin (`layer.kernel_class`)."""
@@ -17,6 +24,10 @@ ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "ho
 'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK', 'once',
 'once/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of
 `memory.Allocation`."""
+
+
+PLAIN = "pytorch"
+"""What a loop of PyTorch without a framework is called."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +77,23 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
         hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
         nodes=first((f"{NODES}/{framework}", NODES), 1.0),
     )
+
+
+def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
+    """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
+    accelerators, which say nothing of a host; what a plain loop's host takes to launch an operator
+    may have been measured on the machine itself."""
+    accelerator = cluster.accelerator
+    factors = {} if accelerator.is_host else run.factors
+    found = environment(factors, plan.framework, plan.era)
+    if plan.framework == PLAIN and accelerator.is_queued:
+        own = np.asarray(accelerator.dispatch) / run.host_per_kernel
+        found = replace(found, launch=np.where(own > 0, own, found.launch))
+    jitter = run.jitter.get(cluster.accelerator.name)
+    if jitter is None:
+        return found
+    late, _ = normal_maximum(plan.tp * plan.cp * plan.ep)
+    return replace(found, alike=late * jitter[0], drawn=late * jitter[1])
 
 
 def stretched(factors: Mapping[str, float], name: str) -> float:

@@ -25,8 +25,7 @@ from predictor.timing import (
 from predictor.training.decomposition import Parts, parts
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.layer import LayerParts, layer_parts
-from predictor.training.prediction import environment_of
-from predictor.training.software import stretched
+from predictor.training.software import environment_of, stretched
 from predictor.training.step import assemble
 from predictor.work import PASSES
 

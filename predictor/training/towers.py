@@ -16,7 +16,7 @@ from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.decomposition import parts
-from predictor.training.prediction import environment_of
+from predictor.training.software import environment_of
 from predictor.training.step import assemble
 from predictor.training.unlike import APART
 from predictor.variation import Tiles, busiest_replica, tiles_of

@@ -24,7 +24,8 @@ from predictor.timing import Calibration
 from predictor.training.dealt import Dealt, Share, named, told
 from predictor.training.decomposition import parts
 from predictor.training.power import COMPUTED
-from predictor.training.prediction import TrainingPrediction, environment_of, predict
+from predictor.training.prediction import TrainingPrediction, predict
+from predictor.training.software import environment_of
 from predictor.training.step import Step, assemble
 from predictor.training.towers import Seen, TowerLayer, tower_layer
 from predictor.training.unlike import Kinds

@@ -16,6 +16,11 @@ LOSS = 4.0
 """Traffic of the loss per logit, beside the logit itself [bytes]: its softmax in fp32 is written
 forward and read backward, where the logit's gradient is written."""
 
+WIDENED = 8.0
+"""What a loss of PyTorch's own operators adds to that for logits in fewer than 32 bits [bytes]: they
+are widened by a kernel of their own, which writes what the loss reads, as its gradient is written
+and then narrowed (cross_entropy(logits.float(), target))."""
+
 OVER = (3.0, 2.0)
 """Passes over the logits of a loss that writes its gradient over them, forward and backward: they
 are read for their largest and their sum, and read again where the gradient takes their place, which
@@ -237,8 +242,9 @@ def head(at: WorkList, rows: Numeric) -> None:
         at.stream("sample", "softmax", "fwd", rows, float(at.model.vocab), DRAW)
         return
     logits = at.learning.logits * rows * vocab
+    loss = size + LOSS + (WIDENED if size < 4 and not at.software.chains else 0.0)
     for name, op, over, ahead, back in (
-        ("loss", "loss", 1.0 - at.learning.overwritten, size + LOSS, size + LOSS),
+        ("loss", "loss", 1.0 - at.learning.overwritten, loss, loss),
         ("loss.over", "softmax", at.learning.overwritten, OVER[0] * size, OVER[1] * size),
     ):
         kept = logits * over

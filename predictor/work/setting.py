@@ -22,7 +22,9 @@ class Software:
     products   of products in `core` as the matrix unit runs them: how they are added up
     cache      bytes of a cached key or value element; 0 where nothing is cached
     attention  kernels of attention over prompts, of `plans.ATTENTIONS`
-    chains     gated activations, rotary encoding and norms are single kernels
+    chains     gated activations and rotary encoding are single kernels, and the loss reads what
+               the output projection wrote
+    rms        RMS norms are single kernels
     sums       what blocks add to the residual stream is added by the next norm, what shared experts
                add by the kernel that brings the others' outcome back
     latents    latent queries, keys and values are projected in one product
@@ -52,6 +54,7 @@ class Software:
     cache: float = 0.0
     attention: str = "flash"
     chains: bool = True
+    rms: bool = True
     sums: bool = False
     latents: bool = False
     direct: bool = False

@@ -40,6 +40,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         products=recipe.core,
         attention=plan.attention,
         chains=plan.fused,
+        rms=plan.fused or plan.fused_norm,
         direct=plan.dispatch == "once",
         by_row=recipe.by_row,
         clamps=plan.clamps_apart,

@@ -374,7 +374,7 @@ class WorkList:
         width = self.hidden if width is None else width
         kind, size = self.model.norm, self.size
         forward, backward = (4 if self.software.sums else 2) * size, 3 * size
-        if kind == "rmsnorm" and not self.software.chains:
+        if kind == "rmsnorm" and not self.software.rms:
             casts = 2 * (size + 4.0) if size < 4 else 0.0
             forward, backward = casts + 5 * 4.0 + 2 * size, casts + 10 * 4.0 + 6 * size
         self.stream(

@@ -17,7 +17,7 @@ from calibration.tables.profiles import device_systems
 from calibration.tables.waiting import calm_share, threads_of
 from predictor.catalog import load
 from predictor.errors import InputError
-from predictor.hardware import Cluster
+from predictor.hardware import Accelerator, Cluster
 from predictor.plans import ServingPlan
 from predictor.serving import Pass, decode_pass, prompt_pass
 from predictor.timing import Calibration
@@ -38,8 +38,12 @@ NAMES = {
 """What each kind of check is called."""
 
 
-def _time(found: Pass) -> float:
-    return float(np.asarray(found.compute + found.communication))
+def _time(found: Pass, accelerator: Accelerator) -> float:
+    """Of a pass whose kernels a host launches one by one, as far ahead as it can."""
+    device = float(np.asarray(found.compute + found.communication))
+    if not accelerator.is_queued:
+        return device
+    return max(device, float(accelerator.dispatch) * float(np.asarray(found.kernels)))
 
 
 def pass_time(row: dict[Any, Any], cluster: Cluster, known: Calibration) -> float:
@@ -58,7 +62,7 @@ def pass_time(row: dict[Any, Any], cluster: Cluster, known: Calibration) -> floa
         found, _ = prompt_pass(model, cluster, plan, float(row["batch"]), known)
     else:
         found = decode_pass(model, cluster, plan, float(row["batch"]), known)
-    return _time(found)
+    return _time(found, cluster.accelerator)
 
 
 def _calm(row: dict[Any, Any], cluster: Cluster) -> float:

@@ -26,7 +26,7 @@ STEP_SHARE = 0.25
 SERVING_SHARE = 0.08
 HOST_SHARE = 0.03
 RANK_SHARE = 0.4
-POWER_SHARE = 0.05
+POWER_SHARE = 0.1
 """Parts of the budget for training steps, for passes of serving, for the host time of operators,
 for what several ranks measure together, and (beyond the others) for power."""
 
@@ -284,9 +284,7 @@ def _measure(
     if not any(row["op"] == "memcpy" for row in _of(tables.kernels, device)):
         tables.keep("kernels", suite.copies(device, suite.Allowance(0.1 * seconds)))
     tell("host")
-    if not device.on_gpu and not any(
-        row["op"] == "dispatch" for row in _of(tables.kernels, device)
-    ):
+    if not any(row["op"] == "dispatch" for row in _of(tables.kernels, device)):
         host = suite.Allowance(HOST_SHARE * seconds)
         tables.keep("kernels", dispatch.host_times(device, host))
     kernels = suite.Allowance(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)

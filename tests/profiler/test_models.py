@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -199,7 +200,7 @@ class _Event:
 
 
 def test_events_are_read_in_milliseconds() -> None:
-    clock = _EventClock(_Event)
+    clock = _EventClock(SimpleNamespace(event=_Event), 0.0)  # type: ignore[arg-type]
     clock.start()
     assert clock.stop() == pytest.approx(5e-3)
 

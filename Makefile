@@ -88,7 +88,7 @@ own: setup             ## how a few own runs help: sources left out in turn; wri
 	@test -d $(SHARED) || { echo "make own needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.checks.few_shot $(SHARED) --write
 	$(BIN)/python -m calibration.checks.few_shot_serving $(SHARED) --write
-	$(BIN)/python -m tools.own_steps data/measurements/*
+	$(BIN)/python -m tools.own_steps data/measurements/two-cores-*
 
 power: setup             ## refit data/power/fitted.json to measured power; print what was left out
 	@test -d $(SHARED) || { echo "make power needs $(SHARED)"; exit 2; }

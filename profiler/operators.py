@@ -88,8 +88,8 @@ class Place:
     """Where and in what type tensors are made.
 
     What a pass reads anew (weights, cached keys and values) comes from an `Arena` of `cold` bytes,
-    0 for memory of its own; what kernels hand to each other is made `sets` times at most, and used
-    again by calls built after that.
+    0 for memory of its own, as has what one call takes beyond half of them. What kernels hand to
+    each other is made `sets` times at most, and used again by calls built after that.
     """
 
     device: str
@@ -119,7 +119,7 @@ class Place:
         own = dtype or self.dtype
         size, width = math.prod(shape), own.itemsize
         self.taken += size * width
-        if size * width > self.cold:
+        if self.taken > 0.5 * self.cold:  # or pieces of one call might lie upon each other
             return _numbers(self.device, own, size).view(shape)
         return _arena(self.device, own, int(self.cold / width)).take(size).view(shape)
 

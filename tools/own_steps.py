@@ -1,6 +1,6 @@
 """What two of a machine's own training steps add to profiles of it.
 
-    python -m tools.own_steps data/measurements/*
+    python -m tools.own_steps data/measurements/two-cores-*
 
 Each profile is calibrated, and every pair of its steps learned from in turn; half a minute each.
 Of two profiles or more the spread of disturbed steps that is likeliest is told, and how each

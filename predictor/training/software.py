@@ -80,15 +80,19 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
 
 
 def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
-    """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
-    accelerators, which say nothing of a host; what a plain loop's host takes to launch an operator
-    may have been measured on the machine itself."""
+    """What the software of a plan adds on a cluster. Levels of frameworks are those of published
+    runs on accelerators, which say nothing of a host, nor of a plain loop where its kernels and
+    what its host takes to launch an operator were measured on the machine itself."""
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
     if plan.framework == PLAIN and accelerator.is_queued:
         own = np.asarray(accelerator.dispatch) / run.host_per_kernel
-        found = replace(found, launch=np.where(own > 0, own, found.launch))
+        found = replace(
+            found,
+            launch=np.where(own > 0, own, found.launch),
+            factor=np.where(own > 0, 1.0, found.factor),
+        )
     jitter = run.jitter.get(cluster.accelerator.name)
     if jitter is None:
         return found

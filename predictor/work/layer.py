@@ -17,9 +17,9 @@ LOSS = 4.0
 forward and read backward, where the logit's gradient is written."""
 
 WIDENED = 8.0
-"""What a loss of PyTorch's own operators adds to that for logits in fewer than 32 bits [bytes]: they
-are widened by a kernel of their own, which writes what the loss reads, as its gradient is written
-and then narrowed (cross_entropy(logits.float(), target))."""
+"""What a loss of PyTorch's own operators adds to that for logits in fewer than 32 bits [bytes]: a
+kernel of its own widens them and writes what the loss reads, as its gradient is written and then
+narrowed (cross_entropy(logits.float(), target))."""
 
 OVER = (3.0, 2.0)
 """Passes over the logits of a loss that writes its gradient over them, forward and backward: they

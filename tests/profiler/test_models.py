@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import warnings
+import weakref
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +28,7 @@ from profiler import collectives, huggingface, parallel, ranks, serving, step, s
 from profiler.collectives import Member  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
 from profiler.models import Mixture, Transformer  # noqa: E402
-from profiler.timing import NOISY, Measured, _EventClock, measure  # noqa: E402
+from profiler.timing import MOST_AHEAD, NOISY, Measured, _EventClock, measure  # noqa: E402
 from profiler.trace import STEPS, record  # noqa: E402
 
 GPT = Model(
@@ -203,6 +208,81 @@ def test_events_are_read_in_milliseconds() -> None:
     clock = _EventClock(SimpleNamespace(event=_Event), 0.0)  # type: ignore[arg-type]
     clock.start()
     assert clock.stop() == pytest.approx(5e-3)
+
+
+class _Queue:
+    """A GPU whose clock shows what waits in its queue: kernels of 3 us that a host launches in 20,
+    ahead of the device while that is kept busy."""
+
+    on_gpu, torch = True, "cuda:0"
+
+    def __init__(self) -> None:
+        self.device, self.host, self.kept = 0.0, 0.0, 0.0
+
+    def synchronize(self) -> None:
+        self.host = self.device = max(self.host, self.device)
+
+    def waited(self) -> float:
+        return 0.0
+
+    def keep_busy(self, seconds: float) -> None:
+        self.kept = max(self.kept, seconds)
+        self.device = max(self.device, self.host) + seconds
+
+    def kernel(self) -> None:
+        self.host += 20e-6
+        self.device = max(self.device, self.host) + 3e-6
+
+    def event(self) -> SimpleNamespace:
+        mark = SimpleNamespace(at=0.0, synchronize=self.synchronize)
+        mark.record = lambda: setattr(mark, "at", max(self.device, self.host))
+        mark.elapsed_time = lambda other: (other.at - mark.at) * 1e3
+        return mark
+
+
+def test_a_gpu_is_timed_without_its_hosts_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three microseconds of the device, not the twenty of the host; those where they are asked for.
+    The host's own time is read off its clock, which counts here what it does."""
+    gpu = _Queue()
+    monkeypatch.setattr("profiler.timing.time", SimpleNamespace(perf_counter=lambda: gpu.host))
+    alone = measure([gpu.kernel], gpu, 1.0)  # type: ignore[arg-type]
+    assert alone.median == pytest.approx(3e-6)
+    assert 0.0 < gpu.kept <= MOST_AHEAD
+    launched = measure([gpu.kernel], _fresh(gpu), 1.0, launched=True)  # type: ignore[arg-type]
+    assert launched.median == pytest.approx(20e-6, rel=0.2)
+
+
+def _fresh(gpu: _Queue) -> _Queue:
+    gpu.synchronize()
+    return gpu
+
+
+def test_a_captured_graph_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph knows its tensors by their addresses: the call that holds them lives as long."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fake = SimpleNamespace(
+        Stream=lambda: stream, current_stream=lambda: stream, stream=lambda one: nullcontext(),
+        CUDAGraph=lambda: SimpleNamespace(replay=lambda: None), graph=lambda one: nullcontext(),
+    )  # fmt: skip
+    monkeypatch.setattr("profiler.suite.torch", SimpleNamespace(cuda=fake))
+    gpu = SimpleNamespace(kind="cuda")
+    call = partial(list)
+    kept = weakref.ref(call)
+    (replay,) = suite._captured([call], gpu)  # type: ignore[arg-type]
+    del call
+    gc.collect()
+    assert kept() is not None
+    del replay
+    gc.collect()
+    assert kept() is None
+
+    def empty(graph: object) -> Any:
+        warnings.warn("The CUDA Graph is empty. This usually means ...", UserWarning, stacklevel=1)
+        return nullcontext()
+
+    fake.graph = empty
+    with pytest.raises(NotImplementedError, match="nothing was captured"):
+        suite._captured([list], gpu)  # type: ignore[arg-type]
 
 
 def test_what_was_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from profiler import output, sensors  # noqa: E402
 from profiler.device import Device, find  # noqa: E402
 from profiler.journal import Tables  # noqa: E402
+from profiler.operators import NARROW  # noqa: E402
 from reckon.verbs import profiling  # noqa: E402
 
 
@@ -89,7 +90,8 @@ def test_nvml_counts_millijoules_and_its_absence_is_none(monkeypatch: pytest.Mon
 def test_power_of_the_heaviest_work_is_written_beside_what_else_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A device that draws 50 W whatever it does; a product of each data type, then a copy."""
+    """A device that draws 50 W whatever it does: at rest, in a product of its first data type, in a
+    copy, and in a product of each other type, narrow ones first."""
     device = find("cpu")
     steady = sensors.Sensor("fake", joules=lambda: 50.0 * time.perf_counter())
     monkeypatch.setattr(sensors, "sensor", lambda _: steady)
@@ -99,14 +101,17 @@ def test_power_of_the_heaviest_work_is_written_beside_what_else_was_measured(
     profiling._power(device, tables, 60.0, 60.0, told.append)
     assert told == ["power"]
     assert device.facts["power"] == "fake"
-    products = [row for row in tables.power if row["op"] == "gemm"]
-    assert [row["precision"] for row in products] == list(device.dtypes)
-    assert tables.power[-1]["op"] == "memcpy"
+    assert [row["op"] for row in tables.power[:3]] == ["idle", "gemm", "memcpy"]
+    products = [row["precision"] for row in tables.power if row["op"] == "gemm"]
+    assert products[0] == device.dtypes[0]
+    assert sorted(products) == sorted(device.dtypes)
+    narrow = [dtype in NARROW for dtype in products[1:]]
+    assert narrow == sorted(narrow, reverse=True)
     for row in tables.power:
         # The clock runs on between two readings, where others compute.
         assert row["avg_power_w"] == pytest.approx(50.0, rel=0.2)
         assert row["call_s"] <= row["steady_s"]
-    copied = tables.power[-1]["message_bytes"]
+    copied = tables.power[2]["message_bytes"]
     assert copied <= 2 * 0.05 * float(device.facts["memory_gb"]) * 1e9
     output.write(tmp_path, [], [], [device], [], tables.power)
     written = pd.read_csv(tmp_path / "power.csv")
@@ -120,9 +125,9 @@ def test_where_nothing_tells_power_one_line_says_so(monkeypatch: pytest.MonkeyPa
     assert str(device.facts["power"]).startswith("not told")
     monkeypatch.setattr(sensors, "sensor", lambda _: sensors.Sensor("fake"))
     tables = Tables()
-    profiling._power(device, tables, 5.0, 20.0, lambda _: None)
+    profiling._power(device, tables, 5.0, 15.0, lambda _: None)
     assert tables.power == []
-    assert "needs a budget of 40 s" in str(device.facts["power"])
+    assert "needs a budget of 20 s" in str(device.facts["power"])
 
 
 def test_rocm_and_nvidia_without_a_library_are_read_through_pytorch() -> None:
@@ -138,3 +143,26 @@ def test_rocm_and_nvidia_without_a_library_are_read_through_pytorch() -> None:
     found = sensors.sustained(lambda: time.sleep(0.01), gpu, told, 0.3)  # type: ignore[arg-type]
     assert found["avg_power_w"] == pytest.approx(200.0, rel=0.2)
     assert found["temperature_c"] == 61.0
+
+
+def test_a_host_does_not_run_ahead_of_what_is_watched() -> None:
+    """Calls that a queue takes at once and works off in 4 ms each: no more wait in it than last a
+    reading, or a point of two seconds would take as long as its queue."""
+    queue, longest = 0.0, 0.0
+
+    def call() -> None:
+        nonlocal queue, longest
+        queue += 0.004
+        longest = max(longest, queue)
+
+    def synchronize() -> None:
+        nonlocal queue
+        time.sleep(queue)
+        queue = 0.0
+
+    gpu = SimpleNamespace(synchronize=synchronize, conditions=dict)
+    told = sensors.Sensor("fake", joules=time.perf_counter)
+    found = sensors.sustained(call, gpu, told, 0.2)  # type: ignore[arg-type]
+    assert longest <= 2 * sensors.READ_EVERY
+    assert found["steady_s"] <= 0.2 + 4 * sensors.READ_EVERY
+    assert found["call_s"] == pytest.approx(0.004, rel=0.5)

@@ -171,6 +171,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "grad_clip": ("llama3-8b", BASE, False),
     "dropout": ("llama3-8b", BASE, True),
     "fused": ("llama3-8b", BASE, False),
+    "fused_norm": ("llama3-8b", {**BASE, "fused": False}, True),
     "stops_early": ("llama3-8b", FULL, True),
     "saves_narrow": ("llama3-8b", {**BASE, "precision": "fp8"}, False),
     "weight_bytes": ("llama3-8b", BASE, 4),

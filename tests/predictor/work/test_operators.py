@@ -72,8 +72,22 @@ def test_a_norm_that_nothing_fuses_is_its_kernels(plan: Make) -> None:
         listed = step_operators(model, plan(tp=1.0, fused=False))
         moved = {o.name: float(o.bytes / (o.m * o.n)) for o in listed if o.op == "norm"}
         assert (moved["mlp.norm"], moved["mlp.norm.bwd"]) == expected
-    fused = {o.name: float(o.bytes / (o.m * o.n)) for o in step_operators(llama, plan())}
-    assert (fused["mlp.norm"], fused["mlp.norm.bwd"]) == (4, 6)
+    # Nor does it matter to a norm that is one kernel whether other chains are.
+    for made in (plan(), plan(tp=1.0, fused=False, fused_norm=True)):
+        fused = {o.name: float(o.bytes / (o.m * o.n)) for o in step_operators(llama, made)}
+        assert (fused["mlp.norm"], fused["mlp.norm.bwd"]) == (4, 6)
+
+
+@pytest.mark.parametrize(("precision", "joined", "apart"), [("bf16", 6, 14), ("fp32", 8, 8)])
+def test_a_loss_of_plain_operators_widens_its_logits_first(
+    llama: Model, plan: Make, precision: str, joined: int, apart: int
+) -> None:
+    """Logits of 16 bits are read and written in 32, then read and written as logarithms: 2 + 4 +
+    4 + 4 bytes; as much on the way back. In 32 bits there is nothing to widen."""
+    for fused, expected in ((True, joined), (False, apart)):
+        listed = step_operators(llama, plan(tp=1.0, precision=precision, fused=fused))
+        moved = {o.name: float(o.bytes / (o.m * o.n)) for o in listed if o.op == "loss"}
+        assert moved == {"loss": expected, "loss.bwd": expected}
 
 
 def test_flash_attention_keeps_no_scores(gpt3: Model, plan: Make) -> None:

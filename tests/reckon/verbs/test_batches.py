@@ -141,6 +141,7 @@ TRAINING = st.fixed_dictionaries(
         "trained": st.sampled_from(["lora", "lora_qkv"]),
         "frozen_precision": st.sampled_from(["fp8", "nf4"]),
         "saves_narrow": st.booleans(),
+        "fused_norm": st.booleans(),
         "stops_early": st.booleans(),
         "expert_chunks": st.sampled_from([2, 4]),
         "stage_systems": st.sampled_from(["dgx-h100:1+dgx-a100:1", "dgx-a100:2"]),

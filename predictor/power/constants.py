@@ -7,7 +7,7 @@ from predictor.power.clock import VoltageCurve
 from predictor.records import dataclass
 
 RELATIVE_ENERGY = {
-    "fp32": 4.0,
+    "fp32": 12.0,
     "tf32": 2.3,
     "fp8": 0.45,
     "fp8_block": 0.5,
@@ -20,8 +20,9 @@ RELATIVE_ENERGY = {
     "w4a8_mxfp4_mxfp8": 0.45,
 }
 """Energy of a FLOP over that of 16 bits. fp8 and tf32: unit ladder of a B300 (8192³ products, less
-what it draws awake); int8 as fp8; fp32 outside matrix units and fp4: from memory, by the width of
-their multipliers. Every other data type is multiplied in 16 bits."""
+what it draws awake); int8 as fp8; fp32 outside matrix units: products of an H100 and an H200, 7.4
+and 7.1 pJ beside what they draw full of threads (`data/measurements`); fp4: from memory, by the
+width of its multipliers. Every other data type is multiplied in 16 bits."""
 
 
 STREAMING = 0.92

@@ -19,7 +19,7 @@ from predictor.schema import (
     KERNEL_NUMBERS,
     KERNEL_SCHEMA_VERSION,
 )
-from predictor.timing import Shapes, kind_of
+from predictor.timing import PROMPTS, Shapes, kind_of
 
 NEEDED = ("accelerator", "op", "dtype", "latency_us")
 TEXTS = (
@@ -177,6 +177,8 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
         found = _Sizes(m, n, k, batch, flop, moved)
     cold, alone = ((table[name] == value).to_numpy().astype(float)
                    for name, value in (("cache", "cold"), ("kernel", ALONE)))  # fmt: skip
+    if op in PROMPTS:  # a loop of PyTorch has no cache
+        alone = np.maximum(alone, (table["framework"] == "pytorch").to_numpy().astype(float))
     sizes = (found.m, found.n, found.k, found.batch, found.flop, found.moved)
     made = Shapes(op, dtype, tuple(names), codes.astype(float), *sizes, joined=alone, cold=cold)
     more = {name: getattr(found, name) for name in ("idle", "windowed", "sharing")}

@@ -13,6 +13,7 @@ from predictor.timing.adaptation import (
     shared,
 )
 from predictor.timing.alternatives import padded, widens
+from predictor.timing.attention import PROMPTS
 from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
     ABROAD,
@@ -86,6 +87,7 @@ __all__ = [
     "LAUNCH",
     "LOCALITY",
     "NOISE",
+    "PROMPTS",
     "QUEUED",
     "STREAMING",
     "TAXES",

@@ -6,6 +6,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator
+from predictor.precision import ELEMENT_BYTES
 from predictor.timing.shapes import (
     LONG_KERNEL,
     Ideal,
@@ -112,6 +113,30 @@ def attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         len(time),
     )
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
+PROMPTS = ("attention_prefill", "attention_backward")
+"""Attention over prompts, in serving and in training."""
+
+STREAMED = 0.92
+"""Share of the memory's bandwidth at which kernels copy (te42kyfo/gpu-benches, `defaults`)."""
+
+
+def without_cache(busy: Array, found: Ideal, shapes: Shapes, accelerator: Accelerator) -> Array:
+    """Attention over prompts that writes no cache (`joined`), by kernels that were timed with it:
+    less the time in which keys and values are read once more and written, but no quicker than its
+    ideal [s]. Backward passes that are told by forward ones have as many times of it.
+
+    Tables of engines time the attention module of a layer: a window of 128 keys over 16,384 tokens
+    takes 266 us with one key head and 485 with 32 (vLLM on H100, ai-dynamo/aiconfigurator), and 8
+    x 1024 tokens of 32 heads 274 to 327 us, which take PyTorch's alone 160 (`data/measurements`).
+    """
+    steps = 2.5 if shapes.op == "attention_backward" else 1.0
+    rows = shapes.m * shapes.batch / np.asarray(shapes.sharing, float)
+    moved = 2.0 * 2.0 * ELEMENT_BYTES[shapes.dtype] * rows * shapes.k
+    written = steps * moved / (STREAMED * accelerator.bandwidth)
+    least = np.minimum(busy, found.time)
+    return np.asarray(np.maximum(busy - shapes.joined * written, least))
 
 
 def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:

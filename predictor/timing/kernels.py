@@ -23,6 +23,7 @@ from predictor.timing.alternatives import (
     together,
     whole_rows,
 )
+from predictor.timing.attention import PROMPTS, without_cache
 from predictor.timing.calibration import (
     EMPTY_KERNEL,
     VENDOR,
@@ -146,6 +147,8 @@ def _fitted(
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
         busy = np.maximum(busy, found.least)
+        if shapes.op in PROMPTS and model.stacks and np.any(np.asarray(shapes.joined) > 0):
+            busy = without_cache(busy, found, shapes, accelerator)
         if shapes.op == "gemm":
             other = calibration.sibling(model, accelerator, library)
             casts = {**(other.casts if other is not None else {}), **model.casts}

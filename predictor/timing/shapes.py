@@ -26,9 +26,9 @@ CLOCK = 0.45
 """Exponent of the clock over power: dynamic power is clock x voltage squared, and voltage rises a
 little slower than the clock. Of the text-book range 1/3 to 1/2."""
 
-HELD, GONE = 0.7, 0.9
+HELD, GONE = 0.7, 1.0
 """Size over the last-level cache of what is read in turn: up to the first all of it is still there
-when its turn comes again, from the second on nothing (products of 1, 16 and 128 rows in captured
+when its turn comes again, at the second nothing (products of 1, 16 and 128 rows in captured
 graphs on H100 and H200, `tools/residency.py`: 32 MB of weights stay in 50 MiB, 48 MB do not, in
 however many sets)."""
 
@@ -141,7 +141,8 @@ class Read:
 
     floor  at least, as benchmarks do
     fetch  that is added where they come from memory and benchmarks found them in the cache
-    least  that a kernel then takes at least
+    least  that a kernel takes at least where they come from memory: as that gives them at best, or,
+           the more of them benchmarks found in the cache, as kernels draw
     """
 
     floor: Array
@@ -167,7 +168,7 @@ def weights_time(weights: Array, accelerator: Accelerator, cold: Numeric) -> Rea
     return Read(
         floor=weights * (stay * near + (1.0 - stay) * far),
         fetch=found * (RESTART + weights * np.maximum(far - near, 0.0)),
-        least=found * weights * far / DRAWN,
+        least=cold * weights * far * (1.0 + (1.0 / DRAWN - 1.0) * stay),
     )
 
 

@@ -124,6 +124,7 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
                 idle=read / longest - 1.0,
                 windowed=float(windowed),
                 sharing=queries / heads,
+                joined=float(at.learning is not None),
             )
         )
     if at.software.scores:

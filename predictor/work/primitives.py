@@ -36,7 +36,8 @@ class Operator:
     windowed 1 where the kernel is one for windows, whether the window binds or not
     sharing  query heads of a prompt that share a key and value head
     joined   1 where a kernel before it narrows its input on the way, which kernel tables time with
-             the product; below zero where it moves that share more than tables time
+             the product; below zero where it moves that share more than tables time. Of attention
+             1 where keys and values are written to no cache, which tables of engines time with it
     kernels  of one execution, which the host launches one after the other
     """
 

@@ -371,7 +371,8 @@ def test_experts_take_their_weights_and_rows_or_their_arithmetic(
     rows: float, batch: float, cold: float
 ) -> None:
     """Three matrices of each expert that is hit; of benchmarks' five copies small ones stay near,
-    while a model's come from memory, at four fifths of its rate. Rows go in and come out."""
+    while a model's come from memory, at four fifths of its rate where all stay, and begin later.
+    Rows go in and come out."""
     one = shapes("moe_gemm", "bf16", rows, 256.0, 512.0, batch, cold=np.array([cold]))
     found = ideal(one, DEVICE)
     weights = 3 * 2.0 * 256 * 512 * batch
@@ -381,8 +382,11 @@ def test_experts_take_their_weights_and_rows_or_their_arithmetic(
     stay = min(max(2 - 5 * weights / L2, 0.0), 1.0)
     floor = held / L2_RATE + (beside - held) / RATE
     floor += weights * (stay / L2_RATE + (1 - stay) / RATE)
-    least = cold * weights / (0.8 * RATE) if stay > 0 else 0.0
+    least = cold * weights / RATE * (1 + 0.25 * stay)
     assert float(np.asarray(found.least).max()) == pytest.approx(least)
+    held_all = min(max((0.9 - 5 * weights / L2) / 0.2, 0.0), 1.0)
+    fetch = cold * held_all * (0.6e-6 + weights * max(1 / RATE - 1 / L2_RATE, 0.0))
+    assert float(np.asarray(found.fetch).max()) == pytest.approx(fetch)
     compute = float(one.flop[0]) / PEAK
     assert float(found.time[0]) == pytest.approx(max(compute, floor))
     assert float(found.compute[0]) == pytest.approx(compute)

@@ -85,13 +85,14 @@ SHAPES = [
 def test_a_product_in_every_tiling(m: int, n: int, k: int, batch: int, cold: float) -> None:
     """Tiles and splits one by one. The ceiling has the fewest wasted waves; the library's choice
     counts traffic to the cache, too, and 8 bytes for every partial sum. What benchmarks find in
-    the cache and a model does not bounds the kernel beside that, at four fifths of memory's rate.
+    the cache and a model does not bounds the kernel beside that, at four fifths of memory's rate
+    where all of it stays there.
     """
     weights = 0 if batch > 1 else 2 * k * n
     moved = 2 * (m * k + k * n + m * n) * batch
     # Of benchmarks' five copies of the weights small ones stay in the cache.
     stay = min(max(2 - 5 * weights / L2, 0), 1)
-    delivery = cold * weights / (0.8 * RATE) if stay > 0 else 0.0
+    delivery = cold * weights / RATE * (1 + 0.25 * stay)
     floor = cached(moved - weights) + weights * (stay / L2_RATE + (1 - stay) / RATE)
     limit = float(power_limit(DEVICE))
     found, least = {}, math.inf

@@ -145,8 +145,7 @@ def _fitted(
         y = _no_better(y, shapes, unknown)
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
-        busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
-        busy = np.maximum(busy, found.least)
+        busy = np.maximum(found.time * np.exp(np.maximum(y, 0.0)) + found.fetch, found.least)
         if shapes.op in PROMPTS and model.stacks and np.any(np.asarray(shapes.joined) > 0):
             busy = without_cache(busy, found, shapes, accelerator)
         if shapes.op == "gemm":

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibration.tables.kernel_table import check_kernels, shapes_of
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.plans.training import TrainingPlan
@@ -15,7 +16,7 @@ from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration, Throttle
 from predictor.timing.features import ideal
 from predictor.timing.kernels import operator_times, shape_times
-from predictor.timing.shapes import Shapes, kind_of, memory_time, weights_time
+from predictor.timing.shapes import Shapes, kind_of, memory_time
 from predictor.timing.sustained import throttled
 from predictor.work.primitives import gemm, streaming
 from predictor.work.training import step_operators
@@ -285,8 +286,6 @@ def test_a_cap_binds_arithmetic_in_32_bits_by_what_it_draws_itself() -> None:
 
 
 def decode(sequences: float, kv_len: float, heads: float = 32.0, kv_heads: float = 8.0) -> Shapes:
-    from calibration.tables.kernel_table import check_kernels, shapes_of
-
     row = {"accelerator": "H100-SXM5-80GB", "op": "attention_decode", "dtype": "bf16",
            "batch": sequences, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads,
            "head_dim": 128, "latency_us": 1.0}  # fmt: skip
@@ -368,29 +367,6 @@ def test_weights_flow_in_from_memory_while_a_product_runs(name: str) -> None:
     assert (cold >= np.maximum(warm, delivery)).all()
     assert (cold <= warm + delivery / 0.8 + 0.6e-6 + 1e-9).all()
     assert (np.diff(cold) >= -0.1 * cold[:-1]).all()
-
-
-@pytest.mark.parametrize("folder", ["h100-sxm", "h200-sxm"])
-def test_what_weights_that_come_from_memory_add_is_what_was_measured(folder: str) -> None:
-    """Sizes that one copy leaves in the cache and thirty drive out: what the second take longer is
-    predicted within a third on the whole, and where nothing stays in either nothing is added."""
-    table = pd.read_csv(catalog.data_dir() / "measurements" / folder / "residency.csv")
-    device = catalog.accelerator(
-        {"h100-sxm": "H100-SXM5-80GB", "h200-sxm": "H200-SXM-141GB"}[folder]
-    )
-    sizes = table.assign(bytes=2.0 * table["n"] * table["k"])
-    few = sizes[sizes["copies"] == 1].set_index(["m", "bytes"])["latency_us"]
-    last = sizes.groupby(["m", "bytes"])["copies"].transform("max")
-    many = sizes[sizes["copies"] == last].set_index(["m", "bytes"])["latency_us"]
-    added = ((many - few) * 1e-6).reset_index()
-    small = added[5 * added["bytes"] <= 0.7 * device.l2]
-    found = weights_time(small["bytes"].to_numpy(), device, 1.0)
-    assert float(np.mean(found.fetch)) == pytest.approx(
-        float(small["latency_us"].mean()), rel=1 / 3
-    )
-    large = np.array([added["bytes"].max()])
-    assert weights_time(large, device, 1.0).fetch == 0.0
-    assert added.set_index("bytes").loc[large[0], "latency_us"].abs().mean() < 0.5e-6
 
 
 def test_unmeasured_shapes_take_the_relatives_efficiency() -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 from calibration.power.ladder import FILLED, RUNGS, fit_ladder, unread_rungs
 from calibration.power.leakage import fit_leakage
 from calibration.power.serving import Served, fit, held_out, served_rows
-from calibration.power.spreads import spread
+from calibration.power.spreads import spread, spread_of_another
 from calibration.power.sweeps import (
     ACCELERATORS,
     FITTED,
@@ -122,8 +122,9 @@ def fit_power(shared: Path, calibration: Calibration) -> dict[str, Any]:
     by_accelerator = held_out(served, "accelerator", start)
     ratios = sweeps_held_out(sweep, "accelerator")
     sigmas = _sigmas(by_model, sweep, ratios)
-    sigmas["serving_relatives"] = spread(
-        np.array([np.log(value / row.power) for row, value, _ in by_accelerator])
+    sigmas["serving_relatives"] = spread_of_another(
+        np.array([np.log(value / row.power) for row, value, _ in by_accelerator]),
+        [row.name for row, _, _ in by_accelerator],
     )
     laws = {**shared_laws, **curve, "sigma_relatives": sigmas["serving_relatives"]}
     rungs = unread_rungs(kernels, "B300-SXM6", {**start, **laws}, ladder)

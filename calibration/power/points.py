@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calibration.power.fit import row_marks, sweeps_held_out
 from calibration.power.ladder import activity_of, at_limit
 from calibration.power.serving import Served, group_of, held_out, powers, served_rows, stacked
-from calibration.power.spreads import spreads_apart
+from calibration.power.spreads import spread_of_another, spread_of_rows, spreads_apart
 from calibration.power.sweeps import (
     FITTED,
     START,
@@ -120,7 +120,8 @@ def _served_apart(rows: list[Served], by: str) -> list[PowerPoint]:
     sigma = np.full(len(apart), usual)
     for name in np.unique(own):
         inside = np.flatnonzero(own == name)
-        sigma[inside] = spreads_apart(errors[inside], [keys[at] for at in inside], usual)
+        told = spread_of_another if by == "accelerator" else spread_of_rows
+        sigma[inside] = spreads_apart(errors[inside], [keys[at] for at in inside], usual, told)
     points: list[PowerPoint] = []
     for (row, given, alone), one in zip(apart, sigma.tolist(), strict=True):
         points += _served_points(row, alone, given, one)

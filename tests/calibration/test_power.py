@@ -12,7 +12,7 @@ from calibration.power.fit import row_marks
 from calibration.power.ladder import fit_ladder, unread_rungs
 from calibration.power.leakage import fit_leakage, measured_slope
 from calibration.power.points import power_points, power_table
-from calibration.power.spreads import spread, spreads_apart
+from calibration.power.spreads import spread, spread_of_another, spreads_apart
 from calibration.power.sweeps import (
     LEVELS,
     START,
@@ -249,6 +249,20 @@ def test_a_spread_is_told_by_other_groups_alone() -> None:
     assert found[:3] == pytest.approx(spread(errors[3:]))
     assert found[3:] == pytest.approx(spread(errors[:3]))
     assert spreads_apart(errors, ["one"] * 6, 0.2) == pytest.approx(0.2)
+
+
+def test_what_groups_share_is_told_by_few_of_them() -> None:
+    """Rows that differ within groups alone tell their own spread. What all rows of a group share
+    counts by Student's t, whose ninetieth percentile is 3.078 of one and 1.886 of two (tables)."""
+    within = np.array([-0.2, -0.1, 0.1, 0.2])
+    assert spread_of_another(within, ["a"] * 4) == pytest.approx(spread(within))
+    for groups, percentile in ((1, 3.078), (2, 1.886)):
+        shared = np.full(4 * groups, 0.3)
+        names = [f"g{n}" for n in range(groups) for _ in range(4)]
+        found = spread_of_another(shared, names)
+        narrow = 0.05 / 1.2816  # no interval is narrower
+        assert found == pytest.approx(np.hypot(narrow, 0.3 * percentile / 1.2816), rel=1e-3)
+    assert spread_of_another(within + 0.3, ["a"] * 4) > spread(within + 0.3)
 
 
 def test_rows_left_out_do_not_tell_their_own_spread() -> None:

@@ -441,8 +441,7 @@ _OVERLAP = (
         "Tensor-parallel ranks divide embedding and logits.",
         ("optimizer", "communication", "memory"), default=FRAMEWORK,
         reason="Megatron's vocabulary parallelism",
-        more="Else each holds the embedding, and gathers the logits whole for its loss (the gather "
-        "itself is not timed).",
+        more="Else each holds the embedding, and gathers the logits whole for its loss (untimed).",
     ),
     PlanField(
         "grad_clip", SWITCH, "Gradients are clipped by their global norm.",
@@ -457,9 +456,8 @@ _OVERLAP = (
         reason="gated activation, rotary and norms are fused in today's frameworks",
     ),
     PlanField(
-        "fused_norm", SWITCH, "Norms are single kernels where other chains are not.", PASSES,
+        "fused_norm", SWITCH, "RMS norms are single kernels where other chains are not.", PASSES,
         default=FRAMEWORK,
-        more="PyTorch's RMS norm is one on GPUs from 2.9 on (pull request 153666).",
     ),
     PlanField(
         "saves_narrow", SWITCH, "Inputs of narrow products are kept as narrow.",

@@ -136,7 +136,7 @@ def without_cache(busy: Array, found: Ideal, shapes: Shapes, accelerator: Accele
     moved = 2.0 * 2.0 * ELEMENT_BYTES[shapes.dtype] * rows * shapes.k
     written = steps * moved / (STREAMED * accelerator.bandwidth)
     least = np.minimum(busy, found.time)
-    return np.asarray(np.maximum(busy - shapes.joined * written, least))
+    return np.asarray(np.maximum(busy - np.asarray(shapes.joined) * written, least))
 
 
 def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:

@@ -129,14 +129,9 @@ def _fitted(
             y, latency, away = among(resolved, found, library, shapes, accelerator)
         elif resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = _beyond(
-                resolved=resolved,
-                relative=resolved.relative,
-                features=found.features,
-                y=y,
-                away=away,
-                shapes=shapes,
-                library=library,
-            )
+                resolved=resolved, relative=resolved.relative, features=found.features,
+                y=y, away=away, shapes=shapes, library=library,
+            )  # fmt: skip
         elif pedigree == "transferred":
             y = _eased(y, found, shapes, model, accelerator, resolved.quicker, answer)
         if np.any(resolved.quicker):
@@ -146,7 +141,7 @@ def _fitted(
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = np.maximum(found.time * np.exp(np.maximum(y, 0.0)) + found.fetch, found.least)
-        if shapes.op in PROMPTS and model.stacks and np.any(np.asarray(shapes.joined) > 0):
+        if shapes.op in PROMPTS and model.stacks:
             busy = without_cache(busy, found, shapes, accelerator)
         if shapes.op == "gemm":
             other = calibration.sibling(model, accelerator, library)

@@ -27,7 +27,7 @@ from predictor.training.doubts import Doubt, doubts
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.layer import Worklist, kernel_class, weight_share
 from predictor.training.ledger import KINDS
-from predictor.training.software import Environment, environment_of, stretched
+from predictor.training.software import ATTENTION, Environment, environment_of, stretched
 from predictor.training.step import Step, assemble
 from predictor.training.taxes import taxes
 
@@ -291,6 +291,10 @@ def _remedies(case: _Case, step: Step) -> list[Remedy]:
     return sorted(kept, key=lambda remedy: -remedy.saves)
 
 
+UNSTRETCHED = (ATTENTION, "optimizer")
+"""How families begin whose time the framework's factor leaves as it is."""
+
+
 def _grounds(case: _Case, step: Step) -> list[Ground]:
     """What the time rests on, largest share first."""
     total, calibration = float(step.step_time), case.calibration
@@ -311,10 +315,12 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
             links.setdefault(family, set()).add(tiers[-1 if far else 0].link)
     grounds: list[Ground] = []
     waiting = float(step.breakdown["data_loading"])
-    left = (total - waiting) / float(case.using.factor)
-    neutral = left
+    extra = float(step.breakdown["framework"])
+    left = total - waiting - extra
+    factor = float(case.using.factor)
     for family, value in step.families.items():
-        time = float(value)
+        # What the factor does not stretch was divided by it (`step._stretched`).
+        time = float(value) * (factor if family.startswith(UNSTRETCHED) else 1.0)
         left -= time
         if time <= 0:
             continue
@@ -337,11 +343,10 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
             known = "transferred"
         grounds.append(Ground(name, time / total, known, sigma, points))
     spread = case.run.spread(case.request.model.is_moe, case.request.plan.framework)
-    if left > 1e-6 * neutral:
+    if left > 1e-6 * total:
         grounds.append(Ground("host time", left / total, "fitted to runs", spread, 0))
     if waiting > 0:
         grounds.append(Ground("data loading", waiting / total, "stated", 0.0, 0))
-    extra = total - waiting - neutral
     runs = case.calibration.provenance.get("runs", {})
     count = sum(runs.values()) if isinstance(runs, dict) else 0
     if abs(extra) > 1e-6 * total:

@@ -130,3 +130,20 @@ def test_kernels_at_their_peak_would_be_quicker() -> None:
     saved = {one.name: one.share for one in explained(**DENSE).remedies}
     assert saved["memory- and latency-bound kernels"] > 0.01
     assert saved["compute-bound kernels below peak"] > 0.01
+
+
+@pytest.mark.parametrize("framework", ["nemo", "torchtitan", "pytorch"])
+def test_what_a_step_rests_on_is_what_its_terms_say(framework: str) -> None:
+    """The share of the framework's factor is that of the step's own table, and what the factor does
+    not stretch counts as long as it takes: an optimizer's share is the optimizer's."""
+    found = explained(
+        model="llama3-8b", system="dgx-h100", gpus=8, global_batch=16, seq_len=8192,
+        framework=framework,
+    )  # fmt: skip
+    shares = {ground.name.partition("/")[0]: ground.share for ground in found.grounds}
+    assert sum(ground.share for ground in found.grounds) == pytest.approx(1.0, abs=1e-3)
+    for name, term in (("framework factor", "framework"), ("optimizer", "optimizer")):
+        own = found.terms[term] / found.step_time
+        assert shares.get(name, 0.0) == pytest.approx(own, abs=1e-6)
+    host = found.terms["host"] / found.step_time
+    assert shares.get("host time", 0.0) == pytest.approx(host, abs=1e-3)

@@ -87,7 +87,7 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
     if plan.framework == PLAIN and accelerator.is_queued:
-        own = np.asarray(accelerator.dispatch) / run.host_per_kernel
+        own = np.asarray(accelerator.dispatch) / (run.host_per_kernel or 1.0)  # 0: none waits
         found = replace(
             found,
             launch=np.where(own > 0, own, found.launch),

@@ -34,7 +34,10 @@ def engines(workers: float, **fields: Any) -> tuple[Apart, ServingPlan, np.ndarr
     }  # fmt: skip
     plan = ServingPlan(**given)
     step = FIRST[:, None] + MORE[:, None] * np.linspace(0.0, 1.0, LOADS)
-    found = Apart(MODEL, CLUSTER, plan, MOST, step, np.array([1, 0]), QUEUES, OWN_REQUEST)
+    found = Apart(
+        model=MODEL, cluster=CLUSTER, plan=plan, most=MOST, step=step, kind=np.array([1, 0]),
+        queues=QUEUES, request=OWN_REQUEST,
+    )  # fmt: skip
     alone = np.array([QUEUES[1].alone, QUEUES[0].alone])
     return found, plan, transfer_time(MODEL, plan, CLUSTER, alone)[:, None]
 

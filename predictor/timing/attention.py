@@ -6,6 +6,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator
+from predictor.power import STREAMING
 from predictor.precision import ELEMENT_BYTES
 from predictor.timing.shapes import (
     LONG_KERNEL,
@@ -118,9 +119,6 @@ def attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
 PROMPTS = ("attention_prefill", "attention_backward")
 """Attention over prompts, in serving and in training."""
 
-STREAMED = 0.92
-"""Share of the memory's bandwidth at which kernels copy (te42kyfo/gpu-benches, `defaults`)."""
-
 
 def without_cache(busy: Array, found: Ideal, shapes: Shapes, accelerator: Accelerator) -> Array:
     """Attention over prompts that writes no cache (`joined`), by kernels that were timed with it:
@@ -134,7 +132,7 @@ def without_cache(busy: Array, found: Ideal, shapes: Shapes, accelerator: Accele
     steps = 2.5 if shapes.op == "attention_backward" else 1.0
     rows = shapes.m * shapes.batch / np.asarray(shapes.sharing, float)
     moved = 2.0 * 2.0 * ELEMENT_BYTES[shapes.dtype] * rows * shapes.k
-    written = steps * moved / (STREAMED * accelerator.bandwidth)
+    written = steps * moved / (STREAMING * accelerator.bandwidth)
     least = np.minimum(busy, found.time)
     return np.asarray(np.maximum(busy - np.asarray(shapes.joined) * written, least))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +92,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     asked = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("this needs a GPU that PyTorch sees")
+        print("residency: this needs a GPU that PyTorch sees", file=sys.stderr)
+        raise SystemExit(2)
     found = list(rows(asked.seconds))
     text = io.StringIO()
     table = csv.DictWriter(text, list(found[0]), lineterminator="\n")

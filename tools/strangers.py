@@ -10,6 +10,7 @@ profiled it. Prints by operator and data type how many kernels, mean and median 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import numpy as np
 import pandas as pd
 
 import reckon
+from predictor import catalog
+from predictor.errors import InputError
 from reckon.views.terminal import grid
 
 FIRST = 2
@@ -24,7 +27,13 @@ FIRST = 2
 
 
 def points(folder: Path, accelerator: str, calibration: str) -> pd.DataFrame:
-    """Published and predicted times of a profile's kernels, as `validate` has them."""
+    """Published and predicted times of a profile's kernels [us], as `validate` has them.
+
+    Raises InputError for an accelerator that the catalog lacks, or a folder that is no profile.
+    """
+    catalog.accelerator(accelerator)
+    if not (folder / "kernels.parquet").is_file():
+        raise InputError(f"{folder} holds no kernels.parquet (reckon profile writes one)")
     table = pd.read_parquet(folder / "kernels.parquet").assign(accelerator=accelerator)
     table["source"] = folder.name
     with tempfile.TemporaryDirectory() as place:
@@ -44,7 +53,11 @@ def main() -> None:
     parser.add_argument("--calibration", default="kernels-only")
     asked = parser.parse_args()
     named = [text.partition("=") for text in asked.profiles]
-    table = pd.concat([points(Path(f), a, asked.calibration) for f, _, a in named])
+    try:
+        table = pd.concat([points(Path(f), a, asked.calibration) for f, _, a in named])
+    except InputError as error:
+        print(f"strangers: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     table["off"] = np.log(table["predicted"] / table["published"])
     inside = (table["published"] >= table["low"]) & (table["published"] <= table["high"])
     rows = []

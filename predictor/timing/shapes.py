@@ -28,13 +28,14 @@ little slower than the clock. Of the text-book range 1/3 to 1/2."""
 
 HELD, GONE = 0.7, 1.0
 """Size over the last-level cache of what is read in turn: up to the first all of it is still there
-when its turn comes again, at the second nothing (products of 1, 16 and 128 rows in captured
-graphs on H100 and H200, `tools/residency.py`: 32 MB of weights stay in 50 MiB, 48 MB do not, in
-however many sets)."""
+when its turn comes again, at the second nothing. Products of 1, 16 and 128 rows in captured graphs
+on an H100 and an H200 (`tools/residency.py`): 32 to 36 MB of weights stay in 50 MiB, 48 MB do not,
+in however many sets. The second is wider than that, so that no product comes much sooner than a
+smaller one by tables of L40S and RTX PRO 6000, whose times rise from 0.7 to 1.0."""
 
 RESTART = 0.6e-6
 """What a product takes longer that finds its weights in memory, beside the time in which they come
-[s]: the same products, 0.3 to 1.3 us."""
+[s]: the same products, 0.3 to 1.3 us; chosen by eye."""
 
 LONG_KERNEL = 5e-3
 """Beyond this ideal time a kernel's start and end no longer show in its efficiency [s]."""

@@ -39,7 +39,7 @@ NAMES = {
 
 
 def _time(found: Pass, accelerator: Accelerator) -> float:
-    """Of a pass whose kernels a host launches one by one, as far ahead as it can."""
+    """Time of a pass whose kernels a host launches one by one, as far ahead as it can [s]."""
     device = float(np.asarray(found.compute + found.communication))
     if not accelerator.is_queued:
         return device

@@ -149,7 +149,7 @@ BLOCK_TABLES = ("kept", "listed")
 """Whether the blocks of running sequences' caches are kept in arrays, to which passes add, or every
 pass lists them all anew on the host."""
 
-REPLICA_PASSES = ("apart", "padded")
+REPLICA_PASSES = ("apart", "padded", "waiting")
 """Passes of replicas that share experts: each as long as its own prompts make it, or all of them
 padded to the tokens of the longest."""
 

@@ -415,7 +415,8 @@ _ENGINE = (
         "replica_passes", WORD, "How replicas that share experts make their passes.",
         ("decode", "load"), choices=REPLICA_PASSES, default=ENGINE,
         more="Padded to the longest, each computes as much as the one that reads most prompts "
-        "(vLLM); else each is as long as its own prompts make it.",
+        "(vLLM before 0.17); waiting, each computes its own and waits for that one; apart, each is "
+        "as long as its own prompts make it.",
     ),
     PlanField(
         "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",

@@ -15,6 +15,7 @@ import numpy as np
 from predictor.catalog import (
     Assumption,
     Default,
+    Engine,
     Filler,
     ServingPlanSpec,
     Setting,
@@ -100,6 +101,7 @@ def complete_serving(
     strict: bool = True,
     model: Model | None = None,
     cluster: Cluster | None = None,
+    laid: tuple[int, int] | None = None,
 ) -> ServingRequest:
     """Complete a serving request.
 
@@ -107,6 +109,8 @@ def complete_serving(
     run      memory parameters, to judge what fits
     strict   refuse plans that break a law; published rows are taken as they are
     model, cluster   already loaded, instead of the names in `spec`
+    laid     tp and dp for which an engine's defaults are asked; as stated if None, and asked again
+             where the layout that comes of those has others
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
@@ -119,7 +123,7 @@ def complete_serving(
     _asked(filler, model)
     _scores(model, accelerator)
     guessed = fill_weights(filler, model, accelerator, ran=not strict)
-    _engine(filler, _precision(filler, accelerator), model, accelerator)
+    asked = _engine(filler, _precision(filler, accelerator), model, accelerator, laid)
     model = _seeing(model, str(values.get("windows", "model")))
     filler.run(_cache(values["precision"], model, accelerator))
     routed = take_loads(values)
@@ -131,6 +135,8 @@ def complete_serving(
     filler.run(_apart(values))
     draft = Draft(model, cluster, values)
     plan = draft.plan(*first_fit(draft, layouts(draft), run))
+    if laid is None and asked.otherwise(plan):
+        return complete_serving(spec, run, strict, model, cluster, (int(plan.tp), int(plan.dp)))
     if routed and model.is_moe:
         filler.assumed.append(load_of(routed, model, float(plan.ep)))
         plan = replace(plan, expert_load=filler.assumed[-1].value)
@@ -222,10 +228,38 @@ def _precision(filler: Filler, accelerator: Accelerator) -> str:
     return stated
 
 
-def _engine(filler: Filler, stated: str, model: Model, accelerator: Accelerator) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """Of which engine and plan the defaults are."""
+
+    engine: Engine
+    where: Setting
+    era: str | None
+    version: str
+
+    def otherwise(self, plan: ServingPlan) -> bool:
+        """Whether the engine does anything else by default on a plan's ranks."""
+        tp, dp = int(plan.tp), int(plan.dp)
+        if (tp, dp) == (self.where.tp, self.where.dp):
+            return False
+        there = replace(self.where, tp=tp, dp=dp)
+        return self._defaults(there) != self._defaults(self.where)
+
+    def _defaults(self, where: Setting) -> list[Default]:
+        return list(self.engine.defaults(where, self.era, self.version))
+
+
+def _engine(
+    filler: Filler,
+    stated: str,
+    model: Model,
+    accelerator: Accelerator,
+    laid: tuple[int, int] | None,
+) -> _Asked:
     """What the engine does by default, of its release or its era.
 
     stated   precision of the checkpoint
+    laid     tp and dp; as the request states them if None
     """
     values = filler.values
     framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
@@ -234,16 +268,19 @@ def _engine(filler: Filler, stated: str, model: Model, accelerator: Accelerator)
     version = str(values.pop("version", ""))
     if version:
         values["era"] = engine.month(version)
+    tp, dp = laid or (int(values.get("tp", 1)), int(values.get("dp", 1)))
     where = Setting(
         accelerator=accelerator,
         model=model,
         weights=stated,
-        tp=int(values.get("tp", 1)),
-        dp=int(values.get("dp", 1)),
+        tp=tp,
+        dp=dp,
         drafted=int(values.get("drafted", 0)),
     )
-    filler.run(engine.defaults(where, values.get("era"), version))
+    asked = _Asked(engine, where, values.get("era"), version)
+    filler.run(engine.defaults(where, asked.era, version))
     values.setdefault("era", "neutral")
+    return asked
 
 
 def _cache(own: str, model: Model, accelerator: Accelerator) -> list[Default]:

@@ -80,10 +80,12 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
     if gpus is not None:
         gpus -= read_apart(values)
         dp = values.get("dp")
-        if dp is not None or ("tp" not in values and "pp" not in values):
+        if dp is not None or not ("tp" in values or "pp" in values or _wide(draft, gpus, node)):
             pairs = [(tp, pp) for tp, pp in pairs if tp * pp * (dp or 1) == gpus]
         else:
             pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp) == 0]
+        if dp is None and "ep" in values:
+            pairs = [pair for pair in pairs if gpus // pair[1] % values["ep"] == 0] or pairs
     if not pairs:
         if apart := read_apart(values):
             raise InputError(
@@ -92,6 +94,19 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
             )
         raise InputError("no tp and pp divide the heads and the GPUs; state --tp and --pp")
     return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+TOGETHER = 8
+"""Ranks over which attention is divided at most where experts are shared by more: beyond a node of
+eight it has replicas (docs/serving/expert_parallel_deployment.md of vLLM; SGLang's and
+TensorRT-LLM's recipes of wide expert parallelism)."""
+
+
+def _wide(draft: Draft, gpus: int, node: float) -> bool:
+    """Whether experts are shared by more ranks than attention is divided over, so that it has
+    replicas."""
+    ep = draft.values.get("ep", 1)
+    return draft.model.is_moe and ep > min(TOGETHER, node) and gpus % ep == 0
 
 
 def first_fit(

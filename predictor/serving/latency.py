@@ -242,20 +242,24 @@ def riding(
     beyond their share of a full one (`_own_passes`). Those that ride along are read in passes that
     decode in any case, and make these longer (`beside`); the first of its pass by more than those
     that share it (`_first_ones`), which add their share of a full one. One that takes several
-    passes has them to itself. Where the passes of replicas are padded to the longest (`meeting`),
-    it is the prompts of the one that reads most (`_met`).
+    passes has them to itself. Where the passes of replicas are as long as the longest (`meeting`),
+    it is the prompts of the one that reads most (`_met`), but for what is divided among them.
     """
     alone = np.asarray(many * prompt) + _own_passes(work, own, many, prompt, after)
     first, share = beside(work, own), own.mixing * prompt
     each = np.asarray(many) / np.maximum(after, 1e-9)
     ones = np.where(single_passes(work) > 1, each, _first_ones(work, own, each, first, share))
     ones = np.minimum(after * ones, many)
-    mixed = ones * first + np.maximum(many - ones, 0.0) * share
-    if np.any(np.asarray(work.meeting) > 1):
+    apart = np.asarray(work.apart) > 0
+    delay = np.where(apart, alone, ones * first + np.maximum(many - ones, 0.0) * share)
+    meets = np.asarray(work.meeting) > 1
+    if np.any(meets):
         some, most = _met(work, each)
-        joint = np.asarray(after * (some * first + np.maximum(most - some, 0.0) * share))
-        mixed = np.where(np.asarray(work.meeting) > 1, np.maximum(joint, mixed), mixed)
-    return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
+        longest = after * (some * first + np.maximum(most - some, 0.0) * share)
+        longest = np.where(apart, alone * most / np.maximum(each, 1e-12), longest)
+        longer = (1.0 - np.asarray(work.divided)) * np.maximum(longest - delay, 0.0)
+        delay = np.where(meets, delay + longer, delay)
+    return np.asarray(delay)
 
 
 def _met(work: Work, each: Array) -> tuple[Array, Array]:
@@ -264,11 +268,12 @@ def _met(work: Work, each: Array) -> tuple[Array, Array]:
 
 
 def repeated(work: Work) -> Array:
-    """Prompts that a replica reads or waits for, for each of its own, where replicas make their
-    passes together; the others' as `_met` has them."""
+    """Prompts that a replica computes, as padding or its own, for each of its own; the others' as
+    `_met` has them."""
     after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0) / work.per_pass
     each = np.maximum(np.asarray(work.running, float), 1e-9) / after
-    return np.asarray(np.where(np.asarray(work.meeting) > 1, _met(work, each)[1] / each, 1.0))
+    padded = (np.asarray(work.meeting) > 1) & (np.asarray(work.divided) <= 0)
+    return np.asarray(np.where(padded, _met(work, each)[1] / each, 1.0))
 
 
 def _random(work: Work) -> Array:

@@ -64,7 +64,9 @@ class Work:
     synchrony   share of the clients that send together; 0: requests arrive at random
     rounds      requests that each client sends, the first of all of them at once
     alike       1 where requests are of one length each, else 0
-    meeting     replicas whose passes are padded to the longest of them, as they share experts
+    meeting     replicas whose passes are as long as the longest of them, as they share experts
+    divided     share of the passes over prompts that such replicas do together, each its part of
+                what all of them read, as experts are; 0: they are padded
     per_pass    tokens that a pass adds to a sequence, on average
     launching   host time of a launch, a pass, a sequence, a request over that of Python
     drafting    time of guessing tokens ahead, over that of a pass
@@ -120,6 +122,7 @@ class Work:
     alike: Numeric = 0.0
     rounds: Numeric = 10.0
     meeting: Numeric = 1.0
+    divided: Numeric = 0.0
 
 
 def software_of(plan: ServingPlan) -> dict[str, Any]:
@@ -141,10 +144,10 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
 
 
 def meeting(plan: ServingPlan) -> Array:
-    """Attention replicas whose passes are padded to the longest of them: those that share
-    experts."""
+    """Attention replicas whose passes are as long as the longest of them: those that share experts,
+    which their tokens go to and come from in every layer."""
     sharing = np.minimum(np.asarray(plan.dp), np.asarray(plan.ep) / np.asarray(plan.tp))
-    return np.asarray(np.maximum(sharing, 1.0) if plan.replica_passes == "padded" else 1.0)
+    return np.asarray(np.maximum(sharing, 1.0) if plan.replica_passes != "apart" else 1.0)
 
 
 PICKLED = 30e-9

@@ -420,8 +420,18 @@ def _work(
         polling=plan.polling,
         listed=listed(plan, context),
         told=told(plan, context),
+        divided=_divided(plan, prompts),
         **software_of(plan),
     )
+
+
+def _divided(plan: ServingPlan, prompts: Pass) -> Numeric:
+    """Share of the passes over prompts that replicas do together where they wait for each other:
+    experts, and the exchange with them."""
+    if plan.replica_passes != "waiting":
+        return 0.0
+    ours = prompts.terms["experts"] + prompts.terms["ep_communication"]
+    return np.asarray(ours / np.maximum(prompts.compute + prompts.communication, 1e-12))
 
 
 def _breakdown(

@@ -51,9 +51,10 @@ def test_a_release_decides_the_era_and_no_era_means_the_newest():
     tables = [assumed(framework="vllm", version=v)[0].block_tables for v in ("0.6.1", "0.9.0")]
     assert tables == ["listed", "kept"]
     assert assumed(framework="sglang")[0].block_tables == "kept"
-    passes = [assumed(framework="vllm", version=v)[0].replica_passes for v in ("0.8.0", "0.9.0")]
-    assert passes == ["apart", "padded"]
-    assert assumed(framework="sglang")[0].replica_passes == "apart"
+    since = ("0.8.0", "0.9.0", "0.17.0")
+    passes = [assumed(framework="vllm", version=v)[0].replica_passes for v in since]
+    assert passes == ["apart", "padded", "waiting"]
+    assert assumed(framework="sglang")[0].replica_passes == "waiting"
     fronts = [assumed(framework="vllm", version=v)[0].front_end for v in ("0.5.4", "0.6.1")]
     assert fronts == ["inside", "beside"]
     told = [assumed(framework="vllm", version=v)[0].control for v in ("0.2.6", "0.2.7")]

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from predictor import catalog
+from predictor.arrays import identity
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
@@ -54,3 +55,38 @@ def test_what_is_assumed_is_told_once(stated: dict[str, object]) -> None:
     assert told.count("cached") == 1
     assert told.count("expert_load") == (0 if "expert_load" in stated else 1)
     assert (float(found.plan.expert_load) > 1.0) == bool(stated)
+
+
+MIXTURE = {"model": "deepseek-v3", "system": "dgx-h200", "concurrency": 256, "input_len": 2000,
+           "output_len": 200}  # fmt: skip
+
+
+def completed(**stated: object):
+    asked = {**MIXTURE, **stated}
+    return complete_serving(parse(ServingPlanSpec, asked, "test"), RunParameters()).plan
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "neutral"])
+@pytest.mark.parametrize(
+    "same",
+    [
+        [{"tp": 1, "gpus": 16, "ep": 16}, {"dp": 16, "ep": 16}, {"gpus": 16, "ep": 16}],
+        [{"gpus": 8}, {"tp": 8}, {"tp": 8, "dp": 1, "pp": 1}],
+        [{"gpus": 32, "tp": 8, "pp": 1}, {"dp": 4, "tp": 8}],
+    ],
+)
+def test_a_layout_is_the_same_plan_whichever_of_it_is_stated(engine, same) -> None:
+    """Engines' defaults depend on the ranks (the exchange, memory kept free): those that follow
+    from what is stated count as those that are."""
+    plans = [completed(framework=engine, **one) for one in same]
+    assert len({identity(plan) for plan in plans}) == 1
+
+
+def test_attention_has_replicas_where_more_ranks_share_experts_than_divide_it() -> None:
+    wide = completed(gpus=16, ep=16)
+    assert (float(wide.tp * wide.dp), float(wide.pp), float(wide.ep)) == (16.0, 1.0, 16.0)
+    assert float(wide.dp) > 1.0
+    fabric = completed(gpus=32, ep=32, system="gb200-nvl72")
+    assert float(fabric.tp) <= 8.0
+    assert float(completed(gpus=8, ep=8).tp) == 8.0, "within a node ranks divide both"
+    assert float(completed(gpus=16, tp=16, ep=16, system="gb200-nvl72").dp) == 1.0, "as stated"

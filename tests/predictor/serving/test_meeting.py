@@ -9,12 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictor import catalog
+from predictor.plans import ServingPlan
+from predictor.serving import predict_inference
 from predictor.serving.latency import _met, latencies, repeated, riding
 from predictor.serving.pass_times import DeviceTime
 from tests.predictor.serving import bare
 
 REPLICAS = st.integers(2, 32)
 PROMPTS = st.floats(1e-3, 3.0)
+
+
+MODEL, CLUSTER = catalog.model("deepseek-v3"), catalog.system("dgx-h200")
+
+
+def wide(**fields: str) -> ServingPlan:
+    """Sixteen replicas that share their experts, with prompts among their passes."""
+    layout = {"batch": 512.0, "tp": 1.0, "dp": 16.0, "ep": 16.0}
+    load = {"input_len": 4000.0, "output_len": 500.0, "serving": 1.0, "chunk": 8192.0}
+    return ServingPlan(**layout, **load, weights="fp8_block", kv="bf16", **fields)
 
 
 def work(**fields):
@@ -53,6 +66,43 @@ def test_more_replicas_never_delay_less(many, replicas):
 
     assert delay(1) <= delay(replicas) * (1.0 + 1e-9)
     assert delay(replicas) <= delay(replicas + 1) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+@given(many=st.floats(0.5, 30.0), replicas=REPLICAS, divided=st.floats(0.01, 0.99))
+def test_what_replicas_do_together_they_do_not_wait_for(apart, many, replicas, divided):
+    """Waiting without padding delays less than padding, the less the more is divided among all, and
+    never less than one's own prompts."""
+
+    def delay(**fields: float) -> float:
+        one = work(apart=apart, **fields)
+        return float(riding(one, bare.BARE, many, np.array(0.04), np.array(10.0)))
+
+    padded, own = delay(meeting=replicas), delay()
+    waiting = delay(meeting=replicas, divided=divided)
+    assert own * (1.0 - 1e-9) <= waiting <= padded * (1.0 + 1e-9)
+    assert waiting == pytest.approx(padded - divided * (padded - own), rel=1e-9)
+    assert delay(meeting=replicas, divided=1.0) == pytest.approx(own, rel=1e-9)
+
+
+def test_replicas_that_wait_compute_no_padding():
+    waits = work(meeting=8.0, divided=0.4)
+    assert float(repeated(waits)) == 1.0 < float(repeated(work(meeting=8.0)))
+
+
+def test_experts_and_their_exchange_are_what_replicas_divide():
+    def served(passes: str):
+        return predict_inference(
+            MODEL, CLUSTER, wide(replica_passes=passes), catalog.load("default")
+        )
+
+    found = served("waiting")
+    ours = found.prompts.terms["experts"] + found.prompts.terms["ep_communication"]
+    whole = found.prompts.compute + found.prompts.communication
+    assert float(found.work.divided) == pytest.approx(float(ours / whole))
+    tpots = [float(served(passes).latencies.tpot) for passes in ("apart", "waiting", "padded")]
+    assert tpots == sorted(tpots)
+    assert tpots[0] < tpots[1] < tpots[2]
 
 
 def test_one_replica_is_as_if_none_met():

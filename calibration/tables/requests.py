@@ -317,7 +317,7 @@ def _completed(fields: dict[str, Any], run: RunParameters, model: Model) -> Serv
     if shared is not None:
         fields = {**fields, "prefill_workers": math.ceil(shared)}
     spec = parse(ServingPlanSpec, fields, "row")
-    request = complete_serving(spec, run, strict=False, model=model)
+    request = complete_serving(spec, run, strict=False, model=model, ran=True)
     if shared is None:
         return request
     return replace(request, plan=replace(request.plan, prefill_workers=float(shared)))

@@ -73,6 +73,9 @@ CONDITIONS: dict[str, Callable[[Any, Setting], bool]] = {
 """What a fact's `where` may ask: memory [GiB], beginnings of accelerators' names, architectures,
 the weights' data type, the model's kind, family and longest context, the plan's ranks."""
 
+RANKED = ("tp_from", "tp_below", "dp_from", "replicas")
+"""Those that ask for the plan's ranks."""
+
 Version = tuple[int, ...]
 
 
@@ -187,6 +190,16 @@ class Engine:
             Default(name, _value(fact, setting), f"{named}: {self._told(fact)}")
             for name, fact in chosen.items()
         ]
+
+    def ranked(self, setting: Setting) -> tuple[bool, ...]:
+        """Which of its facts' conditions on ranks hold: what an engine does by default differs
+        between two layouts only where these do."""
+        return tuple(
+            CONDITIONS[name](fact.where[name], setting)
+            for fact in self.facts
+            for name in RANKED
+            if name in fact.where
+        )
 
     def _since(self, fact: Fact, release: str, era: str | None) -> bool:
         if not fact.since:

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Array, Index, take
-from predictor.catalog import Range, ServingPlanSpec, parse, scale_up
+from predictor.catalog import (
+    Engine,
+    Range,
+    ServingPlanSpec,
+    Setting,
+    engine_named,
+    parse,
+    scale_up,
+    spelled,
+)
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import node_memory
@@ -104,15 +113,32 @@ def batches(
         stated = dict(zip(names, values, strict=True))
         alone = dict.fromkeys(DECODING, 1) | {"gpus": 1, "saturated": True}
         spec = parse(ServingPlanSpec, {**stated, **alone}, "request")
-        found = complete_serving(spec, calibration.run, False, model=model, cluster=cluster)
-        if asked := found.conditions.stated:
-            raise InputError(f"{asked} is of a single plan: ask reckon predict infer for it")
-        numbers: dict[str, Any] = {**columns, "batch": columns["dp"]}
-        if "host_memory_gb" not in stated:
-            # Engines of a fleet share nodes: each has the part of its accelerators.
-            ranks = columns["tp"] * columns["pp"] * columns["dp"]
-            numbers["host_memory"] = node_memory(cluster) * ranks / cluster.accelerators_per_node
-        yield replace(found.plan, **numbers)
+        engine = engine_named(spelled(str(stated.get("framework", "neutral"))))
+        for laid, rows in _alike(engine, Setting(cluster.accelerator, model), columns):
+            found = complete_serving(
+                spec, calibration.run, False, model=model, cluster=cluster, laid=laid
+            )
+            if asked := found.conditions.stated:
+                raise InputError(f"{asked} is of a single plan: ask reckon predict infer for it")
+            own = {name: column[rows] for name, column in columns.items()}
+            numbers: dict[str, Any] = {**own, "batch": own["dp"]}
+            if "host_memory_gb" not in stated:
+                # Engines of a fleet share nodes: each has the part of its accelerators.
+                ranks = own["tp"] * own["pp"] * own["dp"] / cluster.accelerators_per_node
+                numbers["host_memory"] = node_memory(cluster) * ranks
+            yield replace(found.plan, **numbers)
+
+
+def _alike(
+    engine: Engine, where: Setting, columns: Mapping[str, Array]
+) -> list[tuple[tuple[int, int], Index]]:
+    """Layouts on which an engine does the same by default: tp and dp of one, and all of their
+    rows."""
+    found: dict[tuple[bool, ...], list[int]] = {}
+    pairs = [(int(tp), int(dp)) for tp, dp in zip(columns["tp"], columns["dp"], strict=True)]
+    for row, (tp, dp) in enumerate(pairs):
+        found.setdefault(engine.ranked(replace(where, tp=tp, dp=dp)), []).append(row)
+    return [(pairs[rows[0]], np.array(rows, np.intp)) for rows in found.values()]
 
 
 def together_too(fields: Mapping[str, Any]) -> bool:

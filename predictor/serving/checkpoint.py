@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from predictor.arrays import identity
 from predictor.catalog import (
     NAMED,
     STORED,
@@ -16,6 +17,7 @@ from predictor.catalog import (
     default_precision,
     engine_named,
     known,
+    named_model,
     read_model_name,
     spelled,
 )
@@ -71,9 +73,11 @@ def as_narrow_as_fits(
 
 def _as_released(model: Model, values: Mapping[str, Any]) -> Model:
     """A model of the catalog as its makers released it, where nobody released it in 16 bits."""
-    name = values.get("model")
+    name = values.get("model", model.name)
     if model.quantization is not None or not isinstance(name, str) or not known("models", name):
         return model
+    if "model" not in values and identity(named_model({"model": name})) != identity(model):
+        return model  # somebody's own that is called so
     released = read_model_name(name)
     if released is None or released.quantization is None:
         return model

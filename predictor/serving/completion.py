@@ -102,6 +102,7 @@ def complete_serving(
     model: Model | None = None,
     cluster: Cluster | None = None,
     laid: tuple[int, int] | None = None,
+    ran: bool = False,
 ) -> ServingRequest:
     """Complete a serving request.
 
@@ -111,6 +112,7 @@ def complete_serving(
     model, cluster   already loaded, instead of the names in `spec`
     laid     tp and dp for which an engine's defaults are asked; as stated if None, and asked again
              where the layout that comes of those has others
+    ran      of a run that there was, which therefore fitted
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
@@ -122,7 +124,7 @@ def complete_serving(
     trace, accelerator = fill_trace(filler), cluster.accelerator
     _asked(filler, model)
     _scores(model, accelerator)
-    guessed = fill_weights(filler, model, accelerator, ran=not strict)
+    guessed = fill_weights(filler, model, accelerator, ran)
     asked = _engine(filler, _precision(filler, accelerator), model, accelerator, laid)
     model = _seeing(model, str(values.get("windows", "model")))
     filler.run(_cache(values["precision"], model, accelerator))
@@ -135,8 +137,9 @@ def complete_serving(
     filler.run(_apart(values))
     draft = Draft(model, cluster, values)
     plan = draft.plan(*first_fit(draft, layouts(draft), run))
-    if laid is None and asked.otherwise(plan):
-        return complete_serving(spec, run, strict, model, cluster, (int(plan.tp), int(plan.dp)))
+    if laid is None and _otherwise(*asked, plan):
+        laid = (int(plan.tp), int(plan.dp))
+        return complete_serving(spec, run, strict, model, cluster, laid, ran)
     if routed and model.is_moe:
         filler.assumed.append(load_of(routed, model, float(plan.ep)))
         plan = replace(plan, expert_load=filler.assumed[-1].value)
@@ -228,25 +231,10 @@ def _precision(filler: Filler, accelerator: Accelerator) -> str:
     return stated
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """Of which engine and plan the defaults are."""
-
-    engine: Engine
-    where: Setting
-    era: str | None
-    version: str
-
-    def otherwise(self, plan: ServingPlan) -> bool:
-        """Whether the engine does anything else by default on a plan's ranks."""
-        tp, dp = int(plan.tp), int(plan.dp)
-        if (tp, dp) == (self.where.tp, self.where.dp):
-            return False
-        there = replace(self.where, tp=tp, dp=dp)
-        return self._defaults(there) != self._defaults(self.where)
-
-    def _defaults(self, where: Setting) -> list[Default]:
-        return list(self.engine.defaults(where, self.era, self.version))
+def _otherwise(engine: Engine, where: Setting, plan: ServingPlan) -> bool:
+    """Whether the engine may do anything else by default on a plan's ranks."""
+    there = replace(where, tp=int(plan.tp), dp=int(plan.dp))
+    return engine.ranked(there) != engine.ranked(where)
 
 
 def _engine(
@@ -255,7 +243,7 @@ def _engine(
     model: Model,
     accelerator: Accelerator,
     laid: tuple[int, int] | None,
-) -> _Asked:
+) -> tuple[Engine, Setting]:
     """What the engine does by default, of its release or its era.
 
     stated   precision of the checkpoint
@@ -277,10 +265,9 @@ def _engine(
         dp=dp,
         drafted=int(values.get("drafted", 0)),
     )
-    asked = _Asked(engine, where, values.get("era"), version)
-    filler.run(engine.defaults(where, asked.era, version))
+    filler.run(engine.defaults(where, values.get("era"), version))
     values.setdefault("era", "neutral")
-    return asked
+    return engine, where
 
 
 def _cache(own: str, model: Model, accelerator: Accelerator) -> list[Default]:

@@ -110,7 +110,7 @@ def complete_serving(
     run      memory parameters, to judge what fits
     strict   refuse plans that break a law; published rows are taken as they are
     model, cluster   already loaded, instead of the names in `spec`
-    laid     tp and dp for which an engine's defaults are asked; as stated if None, and asked again
+    laid     tp and dp for which an engine's defaults are asked; if None as stated, and asked again
              where the layout that comes of those has others
     ran      of a run that there was, which therefore fitted
 
@@ -231,6 +231,13 @@ def _precision(filler: Filler, accelerator: Accelerator) -> str:
     return stated
 
 
+def _ranks(values: Mapping[str, Any]) -> tuple[int, int]:
+    """tp and dp as stated, or as the other sizes leave them."""
+    stages, gpus = int(values.get("pp", 1)), int(values.get("gpus", 0)) - read_apart(values)
+    tp = int(values.get("tp", max(gpus // (stages * int(values.get("dp", 1))), 1)))
+    return tp, int(values.get("dp", max(gpus // (tp * stages), 1)))
+
+
 def _otherwise(engine: Engine, where: Setting, plan: ServingPlan) -> bool:
     """Whether the engine may do anything else by default on a plan's ranks."""
     there = replace(where, tp=int(plan.tp), dp=int(plan.dp))
@@ -247,7 +254,7 @@ def _engine(
     """What the engine does by default, of its release or its era.
 
     stated   precision of the checkpoint
-    laid     tp and dp; as the request states them if None
+    laid     tp and dp; as the request states or leaves them if None
     """
     values = filler.values
     framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
@@ -256,7 +263,7 @@ def _engine(
     version = str(values.pop("version", ""))
     if version:
         values["era"] = engine.month(version)
-    tp, dp = laid or (int(values.get("tp", 1)), int(values.get("dp", 1)))
+    tp, dp = laid or _ranks(values)
     where = Setting(
         accelerator=accelerator,
         model=model,

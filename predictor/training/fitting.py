@@ -178,7 +178,14 @@ def layouts(draft: Draft) -> list[Layout]:
     found = [layout for layout in found if _batch_divides(values, *layout)]
     if not found:
         raise _undivided(draft.model, values)
-    return found
+    return [layout for layout in found if _shares_experts(values, *layout)] or found
+
+
+def _shares_experts(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool:
+    """Whether the ranks of a stage can share experts as stated."""
+    gpus = values.get("gpus")
+    ranks = tp * cp * values.get("dp", 1) if gpus is None else gpus // pp
+    return int(ranks) % (values.get("ep", 1) * values.get("etp", 1)) == 0
 
 
 def _context(values: Mapping[str, Any], tp: int, pp: int) -> int:

@@ -302,3 +302,14 @@ def test_dense_models_have_the_expert_parallelism_that_is_stated() -> None:
     assert _experts(draft(), 2, 32) == (1, 1)
     assert _experts(draft(ep=2, etp=3), 2, 32) == (2, 3)
     assert np.isfinite(_price(draft(), (1, 1, 1)))
+
+
+def test_a_stage_has_the_ranks_among_which_experts_are_stated_to_be_divided() -> None:
+    """Where any layout has; else the rule that is broken says so."""
+    wide = layouts(draft(MIXED, ep=16, gpus=16, global_batch=256))
+    assert wide
+    assert {16 // pp % 16 for _, pp, _ in wide} == {0}
+    free = layouts(draft(MIXED, gpus=16, global_batch=256))
+    assert {pp for _, pp, _ in free} > {pp for _, pp, _ in wide}
+    impossible = layouts(draft(MIXED, ep=24, gpus=16, global_batch=256))
+    assert impossible == free

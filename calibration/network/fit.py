@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,13 +60,6 @@ USUAL_WEIGHT = 0.02
 """Weight beside all measurements of a fit's, of an empty message that takes what is documented of
 latencies (`hardware.default_link`): where all that was measured is large, nothing else tells them
 (two such tables of InfiniBand gave none at all, and transfers between nodes took no time)."""
-
-
-def _positive() -> Any:
-    """Least squares whose coefficients are none of them negative."""
-    from sklearn.linear_model import LinearRegression
-
-    return LinearRegression(positive=True, fit_intercept=False)
 
 
 def _solve(
@@ -157,7 +149,9 @@ def _descend(
             take longer (`timing.chained`)
     empty   a row of no traffic, with its time
     """
-    estimator, time, predicted = _positive(), rows.time, rows.time
+    from scipy.optimize import nnls
+
+    time, predicted = rows.time, rows.time
     chunk = CHUNK / np.maximum(rows.message, CHUNK)
     outer = np.full_like(time, np.inf)
     for _ in range(6):
@@ -172,7 +166,7 @@ def _descend(
             firm = np.sqrt(USUAL_WEIGHT * np.sum(weight**2)) / empty[1]
             left = np.vstack([left, firm * empty[0]])
             beyond = np.append(beyond, firm * empty[1])
-        found = np.asarray(estimator.fit(left, beyond).coef_)
+        found = np.asarray(nnls(left, beyond)[0])
         predicted = columns @ found + given
         outer = ideal + matrix[:, moves] @ found[moves]
     return found

@@ -99,11 +99,17 @@ def _here_documents(text: str, script: Script) -> str:
 LEXEME = re.compile(
     r"""(?P<joined>\\\n)|\\(?P<escaped>.?)|'(?P<single>[^']*)'|"(?P<double>(?:\\.|`[^`]*`|[^"\\`])*)"
     |(?P<open>['"])|(?P<nested>\$[{(])|(?P<ticks>`[^`]*`?)|(?P<comment>\#[^\n]*)|(?P<blank>[ \t\r]+)
-    |(?P<mark>&&|\|\||[\n;&|()])|(?P<redirected>[<>][<>&\ ]*[^ \t\r\n;|]*)|(?P<plain>.)""",
+    |(?P<mark>&&|\|\||[\n;&|()])|(?P<redirected>[<>][<>&\ ]*[^ \t\r\n;|]*)
+    |(?P<plain>[\w./:=,@%+-]+|.)""",
     re.S | re.X,
 )
 """What a script is made of, the first that fits. A comment or a redirection is one only where a
 word may begin; `${` and `$(` go on to the bracket that closes them."""
+
+
+BEGUN = re.compile(r"[$`]")
+NAMED = re.compile(r"\$(\w+|[@*#])")
+"""Where something may be put in, and the name of what is."""
 
 
 @dataclass(slots=True)
@@ -401,29 +407,28 @@ class _Reader:
     def substitute(self, text: str) -> str:
         """Variables and arithmetic put in; what is not known stays as it is written."""
         found, i = "", 0
-        while i < len(text):
-            rest = text[i:]
-            if rest.startswith("$(("):
-                end = _closing(text, i + 1)
-                value = arithmetic(self._names(text[i + 3 : end - 2]))
-                found += text[i:end] if value is None else str(value)
-            elif rest.startswith(("$(", "`")):
-                end = (
-                    _closing(text, i + 1)
-                    if rest[0] == "$"
-                    else (text.find("`", i + 1) + 1 or len(text))
-                )
-                found += self._printed(text[i:end])
-            elif rest.startswith("${"):
-                end = _closing(text, i + 1)
-                found += self._braces(text[i:end])
-            elif match := re.match(r"\$(\w+|[@*#])", rest):
-                end = i + match.end()
+        while begun := BEGUN.search(text, i):
+            at = begun.start()
+            found += text[i:at]
+            if text.startswith("$((", at):
+                i = _closing(text, at + 1)
+                value = arithmetic(self._names(text[at + 3 : i - 2]))
+                found += text[at:i] if value is None else str(value)
+            elif text.startswith("$(", at):
+                i = _closing(text, at + 1)
+                found += self._printed(text[at:i])
+            elif text[at] == "`":
+                i = text.find("`", at + 1) + 1 or len(text)
+                found += self._printed(text[at:i])
+            elif text.startswith("${", at):
+                i = _closing(text, at + 1)
+                found += self._braces(text[at:i])
+            elif match := NAMED.match(text, at):
+                i = match.end()
                 found += self._value(match[1], match[0])
             else:
-                found, end = found + text[i], i + 1
-            i = end
-        return found
+                found, i = found + text[at], at + 1
+        return found + text[i:]
 
     def _printed(self, text: str) -> str:
         """What a command in a word prints, where that is arithmetic or the script's own folder."""

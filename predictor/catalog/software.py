@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from predictor.catalog import tables
@@ -84,8 +84,13 @@ def version_of(text: str) -> Version:
 
     Raises InputError where it begins with no number.
     """
+    return _numbers(str(text))
+
+
+@cache
+def _numbers(text: str) -> Version:
     found: list[int] = []
-    for part in str(text).lower().removeprefix("v").split("."):
+    for part in text.lower().removeprefix("v").split("."):
         digits = "".join(_leading(part))
         if not digits:
             break

@@ -42,7 +42,8 @@ READ_AT_ONCE = 1 << 20
 LONGEST_VALUE = 1 << 26
 """Characters read at a time; a value that does not end within the second number never will."""
 
-BLANK = re.compile(r"[ \t\r\n]*")
+BLANKS = " \t\r\n"
+BLANK = re.compile(f"[{BLANKS}]*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,12 +129,13 @@ def _events(text: _Text, path: Path) -> list[Event]:
         event = text.value()
         if not isinstance(event, dict) or (event.get("ph") == "X" and not is_timed(event)):
             raise InputError(f"{path}: event {number} of traceEvents has no name, ts, dur or args")
-        if event.get("ph") == "X" and (several := _several(event)):
+        complete = event.get("ph") == "X"
+        if complete and (several := _several(event)):
             raise InputError(
                 f"{path}: event {number} of traceEvents: its {several} is a list or a mapping, "
                 "where PyTorch's profiler writes one text or number"
             )
-        if event.get("ph") == "X" and event.get("cat") in KEPT:
+        if complete and event.get("cat") in KEPT:
             args = event.get("args", {})
             event["args"] = {key: args[key] for key in KEPT_ARGS if key in args}
             found.append(event)
@@ -146,18 +148,23 @@ def _events(text: _Text, path: Path) -> list[Event]:
 
 def is_timed(event: Event) -> bool:
     """Whether an event is complete: a name, a start, a duration, arguments."""
-    times = [event.get(key) for key in ("ts", "dur")]
-    numeric = all(isinstance(time, int | float) and time == time for time in times)
-    named = isinstance(event.get("name"), str) and isinstance(event.get("args", {}), dict)
-    return event.get("ph") == "X" and numeric and named
+    if event.get("ph") != "X" or not isinstance(event.get("name"), str):
+        return False
+    for key in ("ts", "dur"):
+        time = event.get(key)
+        if not isinstance(time, (int, float)) or time != time:
+            return False
+    return isinstance(event.get("args", {}), dict)
 
 
 def _several(event: Event) -> str | None:
     """The first key of a complete event that holds several values where events are told apart by
     one."""
-    named = [(key, event.get(key)) for key in ("cat", "pid", "tid")]
-    named += [(key, event.get("args", {}).get(key)) for key in TELLING]
-    return next((key for key, value in named if isinstance(value, list | dict)), None)
+    for keys, holder in ((("cat", "pid", "tid"), event), (TELLING, event.get("args", {}))):
+        for key in keys:
+            if isinstance(holder.get(key), (list, dict)):
+                return key
+    return None
 
 
 class _Text:
@@ -181,6 +188,8 @@ class _Text:
 
         Raises ValueError for more blanks than any file has.
         """
+        if self.at < len(self.text) and (here := self.text[self.at]) not in BLANKS:
+            return here
         start = self.passed + self.at
         while True:
             self.at = BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]

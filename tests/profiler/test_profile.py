@@ -43,12 +43,17 @@ from profiler.timing import measure  # noqa: E402
 from reckon.verbs.checking import NAMES, check, errors  # noqa: E402
 from reckon.verbs.profiling import profile, seconds_of  # noqa: E402
 
+CACHE = 8e6
+"""Bytes, as where a host does not tell."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _short() -> Iterator[None]:
-    """Copies, passes of serving and host times are short, and several ranks may share few
-    seconds."""
+    """Copies, passes of serving and host times are short, several ranks may share few seconds, and
+    the cache is no larger than where its size is not told: data twice as large is made of each
+    type, and some hosts tell hundreds of megabytes."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("profiler.device._last_level_cache", lambda: CACHE)
         patch.setattr(suite, "COPY_BYTES", suite.COPY_BYTES[:-6])
         patch.setattr(dispatch, "PASSES", 1)
         patch.setattr("reckon.verbs.profiling.LEAST_RANK_BUDGET", 1.0)
@@ -62,7 +67,7 @@ def _short() -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory, _short: None) -> Path:
     """One small profile that the tests of this file look at."""
     out = tmp_path_factory.mktemp("profile")
-    profile(out, device="cpu", budget=4.0, ranks=min(2, cores()), threads=1, quiet=True)
+    profile(out, device="cpu", budget=2.0, ranks=min(2, cores()), threads=1, quiet=True)
     return out
 
 
@@ -244,7 +249,7 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
 
 KILLED = """
 import os, signal, sys
-from profiler import suite
+from profiler import device, suite
 from reckon.verbs import profiling
 
 calls = []
@@ -256,7 +261,7 @@ def timed(*arguments, **more):
     return suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
 
 suite.measure, suite.COPY_BYTES = timed, suite.COPY_BYTES[:-6]
-profiling.HOST_SHARE = 1e-3
+profiling.HOST_SHARE, device._last_level_cache = 1e-3, lambda: 8e6
 profiling.profile(sys.argv[1], "cpu", 600.0, threads=1, quiet=True)
 """
 

@@ -43,9 +43,9 @@ def _microseconds(name: str, seconds: Mapping[str, float]) -> dict[str, dict[str
 
 
 def _entry(
-    model: EfficiencyModel, arrays: list[np.ndarray], shapes: list[np.ndarray]
+    model: EfficiencyModel, arrays: list[np.ndarray], shapes: list[np.ndarray], offset: int
 ) -> dict[str, Any]:
-    offset = sum(a.size for a in arrays)
+    """The entry of a model, whose numbers are added to `arrays`, of which there are `offset`."""
     pieces = [model.low, model.high, model.mean, model.scale]
     for weight, bias in zip(model.weights, model.biases, strict=True):
         pieces += [weight, bias]
@@ -163,9 +163,11 @@ def manifest(
     """A calibration as the content of its three files."""
     arrays: list[np.ndarray] = []
     shapes: list[np.ndarray] = []
-    kernels = [
-        _entry(calibration.kernels[key], arrays, shapes) for key in sorted(calibration.kernels)
-    ]
+    kernels, offset = [], 0
+    for key in sorted(calibration.kernels):
+        before = len(arrays)
+        kernels.append(_entry(calibration.kernels[key], arrays, shapes, offset))
+        offset += sum(array.size for array in arrays[before:])
     content = {
         "schema_version": SCHEMA_VERSION,
         "name": calibration.name,

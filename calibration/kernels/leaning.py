@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from calibration.kernels.fewshot import ridge
 from calibration.kernels.fit import Points, balance, inefficiency, shortest
 from predictor.timing import VENDOR, EfficiencyModel
 from predictor.timing.data_types import RELATED_DTYPES
@@ -62,12 +63,10 @@ def leaning(model: EfficiencyModel, points: Points, other: EfficiencyModel) -> E
 
     model   of the pool's points, whose names and places stay
     """
-    from sklearn.linear_model import Ridge
-
     z = other.standard(points.features)
     base = inefficiency(replace(other, stacks={}), points)
     weight = points.weight * balance(points.group)
-    line = Ridge(alpha=FIRM).fit(z, points.y - SHARE * base, sample_weight=weight)
+    constant, slopes = ridge(z, points.y - SHARE * base, weight, FIRM)
     return replace(
         other,
         kind=model.kind,
@@ -83,7 +82,7 @@ def leaning(model: EfficiencyModel, points: Points, other: EfficiencyModel) -> E
         keys=np.empty(0),
         stacks={},
         year=model.year,
-        tilt=np.concatenate([[line.intercept_], line.coef_]),
+        tilt=np.concatenate([[constant], slopes]),
         lags={},
         near=None,
         casts=model.casts,

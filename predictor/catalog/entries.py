@@ -176,8 +176,11 @@ NEEDED = {
     "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
     "delta_gate_rank": ("delta_layers",),
     "delta_whole_gate": ("delta_gate_rank",),
+    "delta_whole_decay": ("delta_gate_rank",),
     "index_topk": ("index_heads", "index_head_dim"),
     "index_block": ("index_topk",),
+    "index_pool": ("index_topk", "kv_lora_rank"),
+    "sharing_layers": ("index_topk", "kv_lora_rank"),
     "whole_layers": ("index_block",),
     "choosing_layers": ("choosing_ratio", "index_topk", "out_groups"),
     "pooling_layers": ("pooling_ratio", "out_groups"),
@@ -194,6 +197,8 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
     """Raise InputError where the kinds of blocks contradict each other."""
     for key, others in NEEDED.items():
         missing = [other for other in others if not getattr(spec, other)]
+        if spec.positions == "none":  # latents without any
+            missing = [other for other in missing if other != "qk_rope_head_dim"]
         if getattr(spec, key) and missing:
             raise InputError(f"{where}: {key} {getattr(spec, key)} needs {', '.join(missing)}")
     if spec.num_experts and spec.top_k > spec.num_experts:
@@ -235,6 +240,10 @@ def _check_kinds(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: {sparse} layers that choose, pool or see all keys are more than the "
             f"{spec.layers} layers there are"
+        )
+    if spec.sharing_layers and spec.sharing_layers >= spec.layers - spec.delta_layers:
+        raise InputError(
+            f"{where}: sharing_layers {spec.sharing_layers} leave no layer that chooses keys"
         )
     if spec.out_groups and spec.heads % spec.out_groups:
         raise InputError(

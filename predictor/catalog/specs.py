@@ -200,11 +200,14 @@ class ModelSpec(Spec):
     delta_conv: Count = 4
     delta_gate_rank: Natural = 0
     delta_whole_gate: bool = False
+    delta_whole_decay: bool = False
     residual_block: Natural = 0
     index_heads: Natural = 0
     index_head_dim: Natural = 0
     index_topk: Natural = 0
     index_block: Natural = 0
+    index_pool: Natural = 0
+    sharing_layers: Natural = 0
     whole_layers: Natural = 0
     choosing_layers: Natural = 0
     choosing_ratio: Natural = 0

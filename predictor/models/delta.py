@@ -16,6 +16,7 @@ class DeltaRule:
     delta_conv: int
     delta_gate_rank: int
     delta_whole_gate: bool
+    delta_whole_decay: bool
 
     @property
     def delta_key_width(self) -> int:
@@ -40,7 +41,7 @@ class DeltaRule:
     @property
     def delta_low_ranks(self) -> int:
         """Channels through which decays, and perhaps the gate, are projected."""
-        return self.delta_gate_rank * (1 if self.delta_whole_gate else 2)
+        return self.delta_gate_rank * (2 - self.delta_whole_gate - self.delta_whole_decay)
 
     @property
     def delta_down_matrix(self) -> int:
@@ -55,8 +56,10 @@ class DeltaRule:
         widths = self.delta_mixed_width + values + heads
         if self.delta_gate_rank:
             gate = 0 if self.delta_whole_gate else self.delta_gate_rank * values
-            low = self.delta_down_matrix + self.delta_gate_rank * self.delta_decay_width + gate
+            decay = 0 if self.delta_whole_decay else self.delta_gate_rank * self.delta_decay_width
+            low = self.delta_down_matrix + decay + gate
             widths += values * self.delta_whole_gate
+            widths += self.delta_decay_width * self.delta_whole_decay
         else:
             low, widths = 0, widths + values + heads
         return self.hidden * widths + low + self.delta_conv * self.delta_mixed_width

@@ -94,7 +94,41 @@ DEEPSEEK_V4 = {
 EXPERTS_ONLY = {**STANDARD, "expert_ffn_hidden": "intermediate_size"}
 """Where every layer is a mixture, and the only width is that of an expert."""
 
+OTHER_NAMES = {
+    "top_k": ("num_experts_per_tok", "num_experts_per_token"),
+    "shared_experts": ("n_shared_experts", "num_shared_experts"),
+}
+"""Dimensions of mixtures that files of one type state by either name: the class of transformers
+takes both, and writes its own back."""
+
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+SARVAM = {**STANDARD, "shared_experts": "num_shared_experts"}
+AFMOE = {**SARVAM, "dense_layers": "num_dense_layers"}
+COHERE_MOE = {
+    **SARVAM,
+    "ffn_hidden": "prefix_dense_intermediate_size",
+    "expert_ffn_hidden": "intermediate_size",
+    "dense_layers": "first_k_dense_replace",
+}
+HUNYUAN_MOE = {
+    **STANDARD,
+    "top_k": "moe_topk",
+    "shared_experts": "num_shared_expert",
+}
+LONGCAT = {
+    **STANDARD,
+    "layers": "num_layers",
+    "ffn_hidden": "ffn_hidden_size",
+    "expert_ffn_hidden": "expert_ffn_hidden_size",
+    "shared_expert_ffn_hidden": "ffn_hidden_size",
+    "top_k": "moe_topk",
+}
+BAILING_HYBRID = {
+    **SARVAM,
+    "dense_layers": "first_k_dense_replace",
+    "mtp_layers": "num_nextn_predict_layers",
+}
 
 _GPT = {"gated": False, "norm": "layernorm", "bias": True, "activation": "gelu"}
 _LLAMA: dict[str, Any] = {}
@@ -183,6 +217,40 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         _LLAMA,
     ),
     "dots1": (STANDARD, _LLAMA),
+    "afmoe": (AFMOE, {"output_gate": True}),
+    "axk1": (STANDARD, _LLAMA),
+    "beam": (STANDARD, {"output_gate": True}),
+    "cohere2_moe": (COHERE_MOE, _COHERE),
+    "flint": (STANDARD, _LLAMA),
+    **dict.fromkeys(("glm4v_text", "glm_ocr_text"), (STANDARD, _LLAMA)),
+    "glm4v_moe_text": (STANDARD, {"qkv_bias": True}),
+    "granite_swa": (STANDARD, _LLAMA),
+    "granitemoe_swa": (
+        {**EXPERTS_ONLY, "shared_expert_ffn_hidden": "shared_intermediate_size"},
+        _LLAMA,
+    ),
+    "hunyuan_v1_moe": (HUNYUAN_MOE, _LLAMA),
+    "hy_v3": (SARVAM, _LLAMA),
+    **dict.fromkeys(("hy_v4", "hy_v4_vl_text"), ({**STANDARD, "streams": "hc_mult"}, _LLAMA)),
+    "glm5_next_text": ({**STANDARD, "streams": "hc_mult"}, _LLAMA),
+    "mistral_large4_text": (STANDARD, _LLAMA),
+    "bailing_hybrid": (BAILING_HYBRID, _LLAMA),
+    "grok1": (STANDARD, {"activation": "geglu"}),
+    "iquest_q1": ({**EXPERTS_ONLY, "ffn_hidden": "dense_intermediate_size"}, _LLAMA),
+    "spark2_5": (STANDARD, _LLAMA),
+    "iquestcoder": (STANDARD, _LLAMA),
+    "jais2": (STANDARD, {**_GPT, "activation": "squared_relu"}),
+    "kolibri1": (STANDARD, _LLAMA),
+    "longcat_flash": (LONGCAT, {"shared_experts": 1, "moe_every_n": 2}),
+    "mellum": (STANDARD, _LLAMA),
+    "mistral4": (STANDARD, _LLAMA),
+    "molmo2_text": (STANDARD, _LLAMA),
+    "muse_glimmer_text": (STANDARD, {"output_gate": True}),
+    "muse_spark_text": ({**STANDARD, "expert_hidden": "moe_hidden_size"}, {"output_gate": True}),
+    "paddleocr_vl_text": (STANDARD, _LLAMA),
+    "qwen2_5_omni_text": (STANDARD, {"qkv_bias": True}),
+    "qwen3_omni_moe_text": (STANDARD, _LLAMA),
+    **dict.fromkeys(("sarvam_moe", "sarvam_mla"), (SARVAM, _LLAMA)),
     **dict.fromkeys(
         ("bailing_moe", "bailing_moe_v2"),
         ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
@@ -289,16 +357,35 @@ NOT_READ = {
     **dict.fromkeys(("sba", "phi3small"), "attention over sparse blocks"),
     **dict.fromkeys(("zamba", "zamba2"), "blocks that layers share"),
     **dict.fromkeys(("diffllama",), "differential attention"),
-    "bailing_hybrid": "lightning attention",
     "recurrent_gemma": "recurrent blocks",
     "olmo_hybrid": "delta rules that its configuration states in its own way",
     "bamba": "state-space layers that its configuration states in its own way",
-    "longcat_flash": "two attention blocks in a layer, and experts that do nothing",
     "mllama_text_model": "layers that attend to images",
     "jetmoe": "mixtures of attention heads",
     "bitnet": "weights of three values",
     "blt": "bytes in patches",
     "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
+    "axk2": "gates of attention from latents, and norms with gates of their own",
+    "cohere_compass_text": "an encoder only",
+    "deepseek_v41": "keys that layers share, prompts that pass half of the layers, and tables of "
+    "n-grams",
+    "dory": "layers that run several times",
+    "dots3_note_text": "windows whose latents have a size of their own",
+    "ernie4_5_vl_moe_text": "experts for text and others for images",
+    "gigachat3_5": "norms with gates of their own",
+    "hrm_text": "layers that run several times",
+    "iquestloopcoder": "layers that run several times",
+    "inkling_text": "short convolutions behind every block",
+    "inkling2_text": "short convolutions behind every block",
+    "inkling2_loop_text": "layers that run several times",
+    "jet_nemotron": "convolutions that depend on the token",
+    "lara_mini": "delta rules beside windows",
+    "lfm3": "short convolutions",
+    "longcat_flash_ngram": "embeddings of several tokens (n-grams)",
+    "phi4_multimodal": "adapters for images and sound in every layer",
+    "qwen4_exp_text": "embeddings of several tokens (n-grams) that layers add, and index keys of "
+    "grouped heads",
+    "zaya": "attention in convolved latents, and a router of several layers",
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",
     "nemotron-nas": "blocks of a width of their own in each layer",
@@ -328,6 +415,10 @@ DEFAULTS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 """What a language model within another file leaves to its configuration class (transformers 4.57,
 configuration_llama.py and configuration_gemma3.py, 2025-10): LLaVA 1.5 and Gemma 3 4B do."""
+
+ARCHITECTURES = {"Grok1ForCausalLM": "grok1", "Grok1ModelForCausalLM": "grok1"}
+"""Types by `architectures`, where a file's `model_type` is that of another model ('git' of
+Grok 2)."""
 
 INSIDE = {"minimax_m3_vl": "minimax_m3_vl_text", "minimax_m3": "minimax_m3_vl_text"}
 """Type of the language model within a type whose files call it otherwise: MiniMax-M3's say

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.errors import InputError, unknown
-from predictor.models import choosing, mixed
+from predictor.models import choosing, listed, mixed, newer
 from predictor.models.families import (
+    ARCHITECTURES,
     DEFAULTS,
     DELTA,
     EXPERTS,
     INSIDE,
     NOT_READ,
+    OTHER_NAMES,
     SHARED,
     TIED_BY_DEFAULT,
     TYPES,
@@ -38,18 +40,21 @@ def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return {"sliding_pattern": "chunked; every 4th layer full"}
     if every:
         return {"sliding_pattern": f"{int(every) - 1} local : 1 global"}
-    if listed := mixed.listed_windows(content.get("layer_types")):
-        return {"sliding_pattern": listed}
     if kind in ("gemma2", "gpt_oss"):
         return {"sliding_pattern": "alternating sliding/full"}
     return {"sliding_pattern": "all layers"}
 
 
-READERS = {**mixed.READERS, **choosing.READERS}
+ALL = {**mixed.READERS, **choosing.READERS}
+"""By `model_type`: completes what was found, of windows and mixtures too."""
+
+READERS = newer.READERS
 """By `model_type`: completes what was found."""
 
-BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-"""Kinds of blocks as lists of them name them, and as patterns do."""
+BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E", "linear_attention": "M",
+          "full_attention": "*"}  # fmt: skip
+"""Kinds of blocks as lists of them name them, and as patterns do (transformers 5.24 has renamed
+state spaces and attention)."""
 
 
 def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -132,10 +137,17 @@ def _falcon(content: Mapping[str, Any], found: dict[str, Any]) -> None:
         found["parallel"] = "own_norms" if norms > 1 else "shared_norm"
 
 
+def _kind(content: Mapping[str, Any]) -> str:
+    """Type of a file, by its architecture where the type is another's."""
+    names = content.get("architectures")
+    first = str(names[0]) if isinstance(names, list) and names else ""
+    return ARCHITECTURES.get(first, str(content.get("model_type", "")))
+
+
 def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a model that sees images too states of its language model: a part of its own, or, as the
     first of Qwen's, everything that is not of the images."""
-    for key in ("text_config", "llm_config", "language_config"):
+    for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         if isinstance(inner := content.get(key), Mapping):
             own = {"model_type": INSIDE[kind]} if kind in INSIDE else {}
             return {**DEFAULTS.get(str(inner.get("model_type")), {}), **inner, **own}
@@ -156,6 +168,9 @@ def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, 
     found: dict[str, Any] = {
         name: content[key] for name, key in keys.items() if content.get(key) is not None
     }
+    for name, others in OTHER_NAMES.items():
+        if name not in found and keys.get(name) in others:
+            found |= {name: content[key] for key in others if content.get(key) is not None}
     found |= implied
     if kind == "nemotron_h":
         found |= _hybrid(content, where)
@@ -164,6 +179,23 @@ def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, 
     if missing:
         raise InputError(f"{where}: key {missing[0]!r} is missing")
     return found
+
+
+def _alike(kind: str, content: Mapping[str, Any], found: dict[str, Any], where: str) -> None:
+    """Complete what was found by which layers have windows, of a type that has no other way to
+    differ.
+
+    Raises InputError where layers differ in a way that would be passed over.
+    """
+    if content.get("per_layer_config"):
+        raise InputError(f"{where}: key 'per_layer_config' is not predicted for {kind}")
+    if content.get("use_cla") and content.get("cla_share_factor", 2) > 1:
+        raise InputError(f"{where}: layers that share their keys (use_cla) are not predicted")
+    if found.get("delta_layers") or "mamba_layers" in found or kind == "granitemoehybrid":
+        return
+    own = listed.windows(kind, content, found, where)
+    if "sliding_window" in found:
+        found |= own or _windows(kind, content)
 
 
 def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where: str) -> None:
@@ -175,10 +207,13 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         found |= _delta(content, found["layers"], where)
         found["output_gate"] = content.get("attn_output_gate", True)
         found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))
-    if kind in READERS:
-        READERS[kind](content, found, where)
-    elif "sliding_window" in found:
-        found |= _windows(kind, content)
+    if kind in ALL:
+        ALL[kind](content, found, where)
+    else:
+        if kind in READERS:
+            READERS[kind](content, found, where)
+        found |= listed.mixtures(kind, content, found, where)
+        _alike(kind, content, found, where)
     if kind == "gpt_neox" and content.get("use_parallel_residual", True):
         found["parallel"] = "own_norms"
     if kind == "gpt_bigcode" and content.get("multi_query", True):
@@ -198,7 +233,7 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     Raises InputError for an unknown `model_type` or a missing dimension.
     """
-    kind = str(content.get("model_type", ""))
+    kind = _kind(content)
     if kind in NOT_READ:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES and (inner := _language(kind, content)):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.models.chosen import ChosenKeys
 from predictor.models.compressed import Compressed
 from predictor.models.delta import DeltaRule
 from predictor.models.mixture import Mixture
@@ -20,7 +21,7 @@ from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Model(StateSpace, DeltaRule, Mixture, Compressed):
+class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
@@ -35,13 +36,17 @@ class Model(StateSpace, DeltaRule, Mixture, Compressed):
                       of `delta_value_heads`
     delta_gate_rank   > 0: the rule forgets each channel of a key by itself, and its decays and its
                       output's gate are projected through so many channels (Kimi Team 2025, arXiv
-                      2510.26692, KDA); with `delta_whole_gate` the gate is projected at once
+                      2510.26692, KDA); with `delta_whole_gate` the gate is projected at once, with
+                      `delta_whole_decay` the decays are (Ling 3.0)
     residual_block    > 0: each block's input is chosen, by attention, among the embedding and the
                       sums of so many layers each (Kimi K3, attention residuals)
     index_topk        > 0: attention over that many cached keys, which an indexer of `index_heads` x
                       `index_head_dim` chooses (DeepSeek-AI 2025, DeepSeek-V3.2)
     index_block       > 0: keys are chosen in blocks of so many, for each group of query heads that
                       share a key head by an index head of its own (MiniMax-M3)
+    index_pool        > 0: an index key stands for so many tokens, which are chosen together
+                      (GLM-5.3-Flash)
+    sharing_layers    layers that see what an earlier one's indexer chose (GLM-5.2)
     whole_layers      leading layers that see all keys beside those that choose (MiniMax-M3)
     choosing_layers   layers that choose `index_topk` among keys which stand for `choosing_ratio`
                       tokens each; `pooling_layers` see all of those that stand for `pooling_ratio`
@@ -117,11 +122,14 @@ class Model(StateSpace, DeltaRule, Mixture, Compressed):
     delta_conv: int = 4  # tokens that the short convolution sees
     delta_gate_rank: int = 0
     delta_whole_gate: bool = False
+    delta_whole_decay: bool = False
     residual_block: int = 0
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
     index_block: int = 0
+    index_pool: int = 0
+    sharing_layers: int = 0
     whole_layers: int = 0
     choosing_layers: int = 0
     choosing_ratio: int = 0
@@ -151,11 +159,6 @@ class Model(StateSpace, DeltaRule, Mixture, Compressed):
     def is_hybrid(self) -> bool:
         """Whether layers are single blocks of several kinds."""
         return self.mamba_layers > 0
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether attention chooses the keys that it sees."""
-        return self.index_topk > 0
 
     @property
     def only_served(self) -> str:
@@ -234,7 +237,7 @@ class Model(StateSpace, DeltaRule, Mixture, Compressed):
         that kind. One, the model itself, unless windowed layers have other heads, or layers borrow
         keys and values, or full ones project no values, or layers compress keys or choose them in
         different ways."""
-        if self.is_compressed or self.whole_layers:
+        if self.is_compressed or self.whole_layers or self.sharing_layers:
             return _sparse_kinds(self)
         if self.borrows or not (self.window_heads or self.window_kv_heads or self.window_head_dim
                 or self.borrowing_layers or self.values_are_keys):  # fmt: skip
@@ -294,15 +297,6 @@ class Model(StateSpace, DeltaRule, Mixture, Compressed):
         return self.hidden * (self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim)
 
     @property
-    def index_matrix(self) -> int:
-        """Weights of one block's indexer: queries, one key, a weight per head; 0 without it. Every
-        tensor-parallel rank holds them whole."""
-        if self.index_block:  # no weights per head: each chooses for its own group
-            return self.hidden * (self.index_heads + 1) * self.index_head_dim
-        query = (self.q_lora_rank or self.hidden) * self.index_heads * self.index_head_dim
-        return query + self.hidden * (self.index_head_dim + self.index_heads)
-
-    @property
     def attention_matrix(self) -> int:
         """Weights of the projections of one attention block, where all are alike."""
         if self.is_compressed:
@@ -311,6 +305,7 @@ class Model(StateSpace, DeltaRule, Mixture, Compressed):
             query = (self.q_lora_rank or self.hidden) * self.heads * self.qk_dim
             key_value = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_dim)
             out = self.heads * self.v_dim * self.hidden * (2 if self.output_gate else 1)
+            out += self.heads * self.hidden * self.head_gate
             return self.latent_down_matrix + self.index_matrix + query + key_value + out
         gates = self.attention_width if self.output_gate else self.heads * self.head_gate
         outcome, keys = self.heads * self.v_dim, self.kv_heads * self.kv_head_columns
@@ -468,13 +463,20 @@ def _wide(model: Model) -> Model:
     return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
 
 
-NO_INDEX: dict[str, Any] = {"index_topk": 0, "index_heads": 0, "index_head_dim": 0}
+SHARED_INDEX: dict[str, Any] = {"index_heads": 0, "index_head_dim": 0, "sharing_layers": 0}
+"""What a layer that chooses no keys itself has not."""
+
+NO_INDEX: dict[str, Any] = {"index_topk": 0, "index_pool": 0, **SHARED_INDEX}
 """What a model that chooses no keys has not."""
 
 
 @lru_cache(maxsize=256)
 def _sparse_kinds(model: Model) -> tuple[tuple[int, Model], ...]:
     """As `Model.attention_kinds`: layers with a window or all keys, that choose, that pool."""
+    if model.sharing_layers:
+        choosing = model.attention_blocks - model.sharing_layers
+        alike = replace(model, **SHARED_INDEX)
+        return ((choosing, replace(model, sharing_layers=0)), (model.sharing_layers, alike))
     if not model.is_compressed:
         whole = replace(model, whole_layers=0, index_block=0, **NO_INDEX)
         choosing = model.attention_blocks - model.whole_layers

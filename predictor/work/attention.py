@@ -30,7 +30,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     if model.is_latent:
         _latent_projections(at, queries)
         if np.any(gated):
-            at.linear("attention.gate_in", gated, at.hidden)
+            at.linear("attention.gate_in", gated if model.output_gate else queries, at.hidden)
     else:
         beside = gated if model.output_gate else queries * model.head_gate
         beside = beside + sparse.joined_columns(at)
@@ -39,7 +39,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
     _query_key_norms(at, queries + keys)
     _rope(at, queries, keys)
-    if model.is_sparse:
+    if model.chooses:
         sparse.projections(at)
     if reading is not None:
         read(at, reading)
@@ -166,7 +166,7 @@ def decode(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) ->
     decoding_core(at, sequences, seen, guessed)
     if model.is_latent:
         _through_latents(at, sequences * guessed)
-    if model.is_sparse:
+    if model.chooses:
         sparse.choice(at, sequences, keys, guessed)
 
 

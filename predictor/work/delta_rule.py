@@ -49,6 +49,7 @@ def delta_block(at: WorkList, reading: Reading | None) -> None:
     heads = model.delta_value_heads / tp
     at.norm("delta.norm")
     beside = 0.0 if model.delta_gate_rank and not model.delta_whole_gate else values
+    beside = beside + model.delta_decay_width / tp * model.delta_whole_decay
     at.linear("delta.in", mixed + beside, h, saved=at.size * at.kept_rows * h)
     if model.delta_gate_rank:
         at.linear("delta.steps", heads, h, dtype=at.software.core)
@@ -98,8 +99,10 @@ def _low_ranks(at: WorkList, values: Numeric) -> None:
     model, tp, tokens = at.model, at.portion.tp, at.portion.tokens
     rank = float(model.delta_gate_rank)
     saved = at.size * tokens * rank
-    at.linear("delta.down", float(model.delta_low_ranks), at.hidden, adapted=False)
-    at.linear("delta.decay_up", model.delta_decay_width / tp, rank, saved=saved, adapted=False)
+    if model.delta_low_ranks:
+        at.linear("delta.down", float(model.delta_low_ranks), at.hidden, adapted=False)
+    if not model.delta_whole_decay:
+        at.linear("delta.decay_up", model.delta_decay_width / tp, rank, saved=saved, adapted=False)
     if not model.delta_whole_gate:
         at.linear("delta.gate_up", values, rank, saved=saved, adapted=False)
 

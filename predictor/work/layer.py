@@ -146,7 +146,7 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     if model.residual_block:
         _chosen_residual(at.on("layer", held.attention + held.delta + held.dense + held.moe))
     if model.streams > 1:
-        compressed.streams(at.on("layer", held.attention + held.dense + held.moe))
+        compressed.streams(at.on("layer", held.attention + held.delta + held.dense + held.moe))
     for place in _kinds(at, held):
         attention_block(place, reading)
     if model.is_hybrid:

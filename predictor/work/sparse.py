@@ -5,6 +5,10 @@ index queries are multiplied with all of them, the scores of the heads are weigh
 and attention sees the `index_topk` keys with the largest sums: the work of the indexer grows with
 the context, that of attention does not. All ranks choose alike, so each has the whole indexer.
 
+An index key may stand for `index_pool` tokens, a sum of theirs, which are chosen together; and a
+layer may see what an earlier one chose, with no indexer of its own (GLM-5.2, GLM-5.3-Flash:
+transformers 5.24.0, modeling_glm5_next.py).
+
 MiniMax-M3 chooses blocks of keys: an index head for each group of query heads that share a key
 head, divided among ranks as those are, scores all index keys, which are in 16 bits; the largest
 score of a block counts (vllm/models/minimax_m3 @ 0484480, 2026: common/indexer.py).
@@ -39,7 +43,12 @@ def index_bytes(model: Model) -> float:
     """Cached index key of one token in one block [bytes]: every rank holds it."""
     if model.index_block:
         return 2.0 * model.index_head_dim
-    return model.index_head_dim + SCALE_BYTES if model.is_sparse else 0.0
+    return (model.index_head_dim + SCALE_BYTES) / pooled(model) if model.chooses else 0.0
+
+
+def pooled(model: Model) -> float:
+    """Tokens that an index key stands for."""
+    return float(max(model.index_pool, 1))
 
 
 def heads_of(at: WorkList) -> Numeric:
@@ -64,8 +73,9 @@ def projections(at: WorkList) -> None:
         at.stream("index.rope", "elementwise", "rope", tokens, columns, 2.0 * at.size)
         return
     width = float(model.index_heads * model.index_head_dim)
+    each = float(model.index_head_dim * (2 if model.index_pool else 1))
     at.linear("index.query", width, float(model.q_lora_rank or h))
-    at.linear("index.key", float(model.index_head_dim + model.index_heads), h)
+    at.linear("index.key", each + model.index_heads, h)
     both = width + model.index_head_dim
     at.stream("index.rope", "elementwise", "rope", tokens, both, 2.0 * at.size)
     at.stream("index.rotate", "elementwise", "other", tokens, both, 2.0 * at.size)
@@ -80,6 +90,7 @@ def choice(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) ->
     """
     heads = heads_of(at)
     rows, width = guessed * heads, float(at.model.index_head_dim)
+    keys = keys / pooled(at.model)
     scores = Operator(
         name="index.scores",
         op="attention_decode",
@@ -111,7 +122,8 @@ def _moved(at: WorkList, query: Numeric, keys: Numeric, seen: Numeric) -> Numeri
     score that is kept."""
     model = at.model
     queries = query * heads_of(at) * model.index_head_dim * (2.0 if model.index_block else 1.0)
-    return queries + keys * index_bytes(model) + 4.0 * query * seen * _scores(at)
+    held = keys * pooled(model) * index_bytes(model)
+    return queries + held + 4.0 * query * seen * _scores(at)
 
 
 def _largest(at: WorkList, rows: Numeric, seen: Numeric) -> None:
@@ -157,7 +169,8 @@ def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> 
     the matrix unit fill up."""
     model, size = at.model, at.size
     keys = past + query
-    prompt_choice(at, sequences, query, past)
+    if model.chooses:
+        prompt_choice(at, sequences, query, past, pooled(model))
     queries = model.heads / at.portion.tp
     seen = keys_seen(query, keys, 1.0, float(model.index_topk))
     held: Numeric

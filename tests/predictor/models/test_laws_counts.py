@@ -391,8 +391,6 @@ def test_what_configurations_of_choosing_models_leave_out() -> None:
         ("gpt_oss", {}, "alternating sliding/full"), ("mistral", {}, "all layers"),
         ("cohere2", {"sliding_window_pattern": 4}, "3 local : 1 global"),
         ("exaone4", {"sliding_window_pattern": "LLLG"}, "3 local : 1 global"),
-        ("olmo3", {"layer_types": ["sliding_attention"] * 6 + ["full_attention"] * 2},
-         "3 local : 1 global"),
     ],
 )  # fmt: skip
 def test_windows_in_the_words_of_the_catalog(

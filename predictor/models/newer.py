@@ -1,0 +1,174 @@
+"""Configurations of 2026 whose layers share what an indexer chose, or have delta rules beside
+latents: GLM-5.2, GLM-5.3-Flash, Hy4, Mistral Large 4, Ling 3.0; and others that state dimensions in
+their own way: LongCat-Flash, Hunyuan-A13B, Grok 2.
+
+Read off transformers 5.24.0 (2026-11) and SGLang 0.5.23 (2026-10), as each reader says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from predictor.errors import InputError
+from predictor.models.listed import sharing
+from predictor.models.mixed import Found
+
+
+def _own(_: int) -> bool:
+    return True
+
+
+def _first_of_four(at: int) -> bool:
+    return at == 0 or (at - 1) % 4 == 0
+
+
+def dsa(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """GLM-5 and what follows it: layers may see the keys that an earlier one chose (transformers,
+    configuration_glm_moe_dsa.py: `indexer_types`, `index_topk_freq`)."""
+    if found.get("index_topk"):
+        found |= sharing(content, list(range(found["layers"])), _own)
+
+
+def hy_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Hy4: gated latents, keys that every fourth layer chooses, residual streams whose mixes are
+    fewer than those that are counted (transformers, configuration_hy_v4.py, modeling_hy_v4.py)."""
+    found |= sharing(content, list(range(found["layers"])), _first_of_four)
+    found |= {
+        "output_gate": bool(content.get("gated_mla", True)),
+        "streams": found.get("streams", 4) if content.get("enable_ihc", True) else 0,
+    }
+
+
+def mistral_large4(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Mistral Large 4: as GLM-5, queries from no latent; the layers without positions, whose latent
+    is narrower by those, are read as the others (transformers, configuration_mistral_large4.py)."""
+    sources = content.get("kv_source_layers")
+    if isinstance(sources, list) and sources != list(range(len(sources))):
+        raise InputError(f"{where}: layers that share latents (kv_source_layers) are not predicted")
+    dsa(content, found, where)
+
+
+def _rules(content: Mapping[str, Any], found: Found, period: int, where: str) -> list[int]:
+    """Numbers of the layers without a delta rule: listed, or the last of every period."""
+    layers, kinds = found["layers"], content.get("layer_types")
+    if kinds is None:
+        return [at for at in range(layers) if (at + 1) % period == 0]
+    known = {"linear_attention", "full_attention", "indexed_attention"}
+    if not isinstance(kinds, list) or len(kinds) < layers or set(kinds[:layers]) - known:
+        raise InputError(f"{where}: key 'layer_types' must consist of {', '.join(sorted(known))}")
+    return [at for at, kind in enumerate(kinds[:layers]) if kind != "linear_attention"]
+
+
+def _kda(found: Found, attending: list[int], heads: int, width: int, conv: int) -> Found:
+    return {
+        "delta_layers": found["layers"] - len(attending),
+        "delta_key_heads": heads,
+        "delta_value_heads": heads,
+        "delta_key_dim": width,
+        "delta_value_dim": width,
+        "delta_conv": conv,
+        "delta_gate_rank": width,
+        "head_dim": found["qk_nope_head_dim"] + found.get("qk_rope_head_dim", 0),
+    }
+
+
+def glm5_next(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """GLM-5.3-Flash: delta rules that decay by channel; latents without positions, of which each
+    index key stands for several; residual streams (transformers, configuration_glm5_next.py)."""
+    attending = _rules(content, found, 4, where)
+    own = content.get("linear_attn_config")
+    own = own if isinstance(own, Mapping) else {}
+    heads = own.get("num_heads") or content.get("linear_num_heads", 64)
+    width = own.get("head_dim") or content.get("linear_head_dim", 128)
+    conv = own.get("short_conv_kernel_size") or content.get("linear_conv_kernel_dim", 4)
+    found |= _kda(found, attending, heads, width, conv)
+    found |= sharing(content, attending, _own)
+    found |= {
+        "index_pool": content.get("index_kpool", 16),
+        "positions": "rope" if found.get("qk_rope_head_dim") else "none",
+        "streams": found.get("streams", 4),
+    }
+
+
+def bailing_hybrid(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Ling 3.0: delta rules that decay by channel, projected at once, and latents with a gate for
+    each head (transformers, configuration_bailing_hybrid.py, modeling_bailing_hybrid.py). Files of
+    Ling 2.5 have no convolution (sgl-project/sglang, configs/bailing_hybrid.py)."""
+    if content.get("short_conv_kernel_size") is None:
+        raise InputError(
+            f"{where}: model_type 'bailing_hybrid' without short_conv_kernel_size (Ling 2.5) is "
+            "not predicted: it has lightning attention"
+        )
+    period = content.get("layer_group_size", 6)
+    if not isinstance(period, int) or period < 1:
+        raise InputError(f"{where}: key 'layer_group_size' must be a whole number of at least 1")
+    width = content.get("linear_head_dim") or content.get("head_dim") or 128
+    if width == found.get("qk_rope_head_dim"):  # as the class writes it back
+        width = 128
+    attending = _rules(content, found, period, where)
+    found |= _kda(found, attending, found["heads"], width, content["short_conv_kernel_size"])
+    whole = bool(content.get("no_kda_lora", True))
+    found |= {"delta_whole_gate": whole, "delta_whole_decay": whole, "head_gate": True}
+
+
+def longcat(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """LongCat-Flash: a layer is two of attention and a dense block each, with one mixture between
+    them; some experts do nothing, and as many of those that a token chooses on average (Meituan
+    2025, arXiv 2509.01322, section 2: 8 of 12). Counted as twice as many layers, of which every
+    other is a mixture whose shared expert is the dense block."""
+    if content.get("ngram_vocab_size_ratio") or content.get("oe_vocab_size_ratio"):
+        raise InputError(f"{where}: embeddings of several tokens (n-grams) are not predicted")
+    found["layers"] = 2 * found["layers"]
+    real, none = content.get("n_routed_experts") or 0, content.get("zero_expert_num") or 0
+    if real + none and "top_k" in found:
+        found["top_k"] = max(round(found["top_k"] * real / (real + none)), 1)
+
+
+def _alike(value: Any, key: str, where: str) -> Any:
+    """What a list says of all layers alike."""
+    if not isinstance(value, list):
+        return value
+    if not value or any(one != value[0] for one in value):
+        raise InputError(f"{where}: key {key!r} differs among layers: not predicted")
+    return value[0]
+
+
+def hunyuan(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Hunyuan-A13B and its like, whose file states some dimensions for each layer (tencent,
+    configuration_hunyuan.py)."""
+    for name, key in (
+        ("top_k", "moe_topk"),
+        ("shared_experts", "num_shared_expert"),
+        ("expert_ffn_hidden", "moe_intermediate_size"),
+    ):
+        if name in found:
+            found[name] = _alike(found[name], key, where)
+
+
+def grok(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Grok 2: a dense block beside each mixture, as a shared expert (sgl-project/sglang,
+    models/grok.py: `residual_moe`)."""
+    if content.get("residual_moe"):
+        found |= {"shared_experts": 1, "shared_expert_ffn_hidden": found["ffn_hidden"]}
+
+
+def spark(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Spark 2.5: a gate for each head unless the file says otherwise (sgl-project/sglang,
+    configs/spark2_5.py)."""
+    found["head_gate"] = bool(content.get("headwise_attn_output_gate", True))
+
+
+READERS = {
+    "bailing_hybrid": bailing_hybrid,
+    "glm5_next_text": glm5_next,
+    "glm_moe_dsa": dsa,
+    "grok1": grok,
+    "hunyuan_v1_moe": hunyuan,
+    "hy_v4": hy_v4,
+    "hy_v4_vl_text": hy_v4,
+    "longcat_flash": longcat,
+    "mistral_large4_text": mistral_large4,
+    "spark2_5": spark,
+}
+"""By `model_type`: completes what was found."""

@@ -174,6 +174,7 @@ NEEDED = {
     "kv_lora_rank": ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
     "attention_layers": ("mamba_layers",),
     "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
+    "conv_layers": ("conv_taps",),
     "delta_gate_rank": ("delta_layers",),
     "delta_whole_gate": ("delta_gate_rank",),
     "delta_whole_decay": ("delta_gate_rank",),
@@ -216,8 +217,13 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
             f"than the {spec.layers} layers there are"
         )
     _check_kinds(spec, where)
-    if spec.delta_layers and spec.mamba_layers:
-        raise InputError(f"{where}: delta_layers and mamba_layers in one model are not predicted")
+    several = [key for key in ("delta_layers", "mamba_layers", "conv_layers") if getattr(spec, key)]
+    if len(several) > 1:
+        raise InputError(f"{where}: {' and '.join(several)} in one model are not predicted")
+    if spec.conv_layers > spec.layers:
+        raise InputError(
+            f"{where}: conv_layers {spec.conv_layers} are more than the {spec.layers} layers"
+        )
     if spec.delta_layers > spec.layers:
         raise InputError(
             f"{where}: delta_layers {spec.delta_layers} are more than the {spec.layers} layers"
@@ -256,10 +262,11 @@ def _check_kinds(spec: ModelSpec, where: str) -> None:
         )
     many = spec.borrowing_layers or spec.window_heads or spec.window_kv_heads
     many = many or spec.window_head_dim or spec.values_are_keys
-    if many and (spec.kv_lora_rank or spec.mamba_layers or spec.delta_layers):
+    others = spec.mamba_layers or spec.delta_layers or spec.conv_layers
+    if many and (spec.kv_lora_rank or others):
         raise InputError(
-            f"{where}: layers of several heads beside latent attention, state spaces or delta "
-            "rules are not predicted"
+            f"{where}: layers of several heads beside latent attention, state spaces, delta rules "
+            "or convolutions are not predicted"
         )
 
 

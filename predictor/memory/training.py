@@ -231,6 +231,8 @@ def _mixers(model: Model, tp: Numeric) -> Numeric:
     mamba = model.mamba_matrix / tp + model.norm_parameters
     mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
     mixers = mixers + model.stream_layer_matrix
+    if model.conv_layers:
+        mixers = mixers + model.conv_share * (model.conv_matrix / tp + model.norm_parameters)
     if not model.delta_layers:
         return mixers
     return mixers + model.delta_share * (delta_parameters(model, tp) + model.norm_parameters)

@@ -124,6 +124,7 @@ LONGCAT = {
     "shared_expert_ffn_hidden": "ffn_hidden_size",
     "top_k": "moe_topk",
 }
+LFM = {**STANDARD, "conv_taps": "conv_L_cache", "dense_layers": "num_dense_layers"}
 BAILING_HYBRID = {
     **SARVAM,
     "dense_layers": "first_k_dense_replace",
@@ -233,7 +234,6 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "hy_v3": (SARVAM, _LLAMA),
     **dict.fromkeys(("hy_v4", "hy_v4_vl_text"), ({**STANDARD, "streams": "hc_mult"}, _LLAMA)),
     "glm5_next_text": ({**STANDARD, "streams": "hc_mult"}, _LLAMA),
-    "mistral_large4_text": (STANDARD, _LLAMA),
     "bailing_hybrid": (BAILING_HYBRID, _LLAMA),
     "grok1": (STANDARD, {"activation": "geglu"}),
     "iquest_q1": ({**EXPERTS_ONLY, "ffn_hidden": "dense_intermediate_size"}, _LLAMA),
@@ -242,6 +242,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "jais2": (STANDARD, {**_GPT, "activation": "squared_relu"}),
     "kolibri1": (STANDARD, _LLAMA),
     "longcat_flash": (LONGCAT, {"shared_experts": 1, "moe_every_n": 2}),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), (LFM, _LLAMA)),
     "mellum": (STANDARD, _LLAMA),
     "mistral4": (STANDARD, _LLAMA),
     "molmo2_text": (STANDARD, _LLAMA),
@@ -378,9 +379,9 @@ NOT_READ = {
     "inkling_text": "short convolutions behind every block",
     "inkling2_text": "short convolutions behind every block",
     "inkling2_loop_text": "layers that run several times",
+    "mistral_large4_text": "layers that share latents, beside keys chosen by layers of their own",
     "jet_nemotron": "convolutions that depend on the token",
     "lara_mini": "delta rules beside windows",
-    "lfm3": "short convolutions",
     "longcat_flash_ngram": "embeddings of several tokens (n-grams)",
     "phi4_multimodal": "adapters for images and sound in every layer",
     "qwen4_exp_text": "embeddings of several tokens (n-grams) that layers add, and index keys of "
@@ -389,8 +390,6 @@ NOT_READ = {
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",
     "nemotron-nas": "blocks of a width of their own in each layer",
-    "lfm2": "short convolutions",
-    "lfm2_moe": "short convolutions",
     "mamba": "no attention at all",
     "mamba2": "no attention at all",
     "jamba": "state-space layers of Mamba 1",
@@ -401,7 +400,7 @@ NOT_READ = {
 
 TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
-    "gemma4_text", "gemma4_unified_text",
+    "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 

@@ -170,7 +170,8 @@ def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, 
     }
     for name, others in OTHER_NAMES.items():
         if name not in found and keys.get(name) in others:
-            found |= {name: content[key] for key in others if content.get(key) is not None}
+            stated = [content[key] for key in others if content.get(key) is not None]
+            found |= {name: stated[0]} if stated else {}
     found |= implied
     if kind == "nemotron_h":
         found |= _hybrid(content, where)
@@ -191,7 +192,8 @@ def _alike(kind: str, content: Mapping[str, Any], found: dict[str, Any], where: 
         raise InputError(f"{where}: key 'per_layer_config' is not predicted for {kind}")
     if content.get("use_cla") and content.get("cla_share_factor", 2) > 1:
         raise InputError(f"{where}: layers that share their keys (use_cla) are not predicted")
-    if found.get("delta_layers") or "mamba_layers" in found or kind == "granitemoehybrid":
+    apart = ("delta_layers", "mamba_layers", "conv_layers")
+    if any(name in found for name in apart) or kind == "granitemoehybrid":
         return
     own = listed.windows(kind, content, found, where)
     if "sliding_window" in found:
@@ -252,7 +254,8 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         content = {"vocab_size": content["padded_vocab_size"], **content}
     found = _dimensions(kind, content, where)
     _blocks(kind, content, found, where)
-    tied = content.get("tie_word_embeddings", kind in TIED_BY_DEFAULT)
+    tied = content.get("tie_word_embeddings", content.get("tie_embedding"))
+    tied = kind in TIED_BY_DEFAULT if tied is None else tied
     name = str(content.get("_name_or_path") or "") or where
     if quantization := read_quantization(content, where):
         found["quantization"] = asdict(quantization)

@@ -12,6 +12,7 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.models.chosen import ChosenKeys
 from predictor.models.compressed import Compressed
+from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
@@ -21,7 +22,7 @@ from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
+class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compressed):
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
@@ -38,6 +39,7 @@ class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
                       output's gate are projected through so many channels (Kimi Team 2025, arXiv
                       2510.26692, KDA); with `delta_whole_gate` the gate is projected at once, with
                       `delta_whole_decay` the decays are (Ling 3.0)
+    conv_layers       layers whose attention is a gated convolution over `conv_taps` tokens (LFM2)
     residual_block    > 0: each block's input is chosen, by attention, among the embedding and the
                       sums of so many layers each (Kimi K3, attention residuals)
     index_topk        > 0: attention over that many cached keys, which an indexer of `index_heads` x
@@ -123,6 +125,8 @@ class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
     delta_gate_rank: int = 0
     delta_whole_gate: bool = False
     delta_whole_decay: bool = False
+    conv_layers: int = 0
+    conv_taps: int = 0
     residual_block: int = 0
     index_heads: int = 0
     index_head_dim: int = 0
@@ -171,8 +175,10 @@ class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
 
     @property
     def attention_blocks(self) -> int:
-        """Number of attention blocks, those of delta rules aside."""
-        return self.attention_layers if self.is_hybrid else self.layers - self.delta_layers
+        """Number of attention blocks, those of delta rules and convolutions aside."""
+        if self.is_hybrid:
+            return self.attention_layers
+        return self.layers - self.delta_layers - self.conv_layers
 
     def _share(self, blocks: int) -> float:
         return blocks / max(self.layers, 1)
@@ -211,7 +217,8 @@ class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
         """
         if not self.sliding_window or self.is_compressed:
             return 0.0
-        return 1.0 - self._share(self._full_layers(self.layers))
+        own = self.layers - self.conv_layers
+        return 1.0 - self._full_layers(own) / max(own, 1)
 
     def _full_layers(self, layers: int) -> int:
         """Of the first `layers` layers those that see everything, as `sliding_pattern` says."""
@@ -348,6 +355,7 @@ class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
             self.attention_matrices
             + self.mamba_layers * self.mamba_matrix
             + self.delta_layers * self.delta_matrix
+            + self.conv_layers * self.conv_matrix
             + sum(blocks * one.dense_ffn_matrix for blocks, one in self.dense_kinds)
             + self.moe_layers * mixture
             + self.layers * self.layer_input_matrix
@@ -391,7 +399,7 @@ class Model(StateSpace, DeltaRule, Mixture, ChosenKeys, Compressed):
             + (self.ffn_blocks - self.moe_layers) * sum(self.ffn_vectors)
             + self.moe_layers * self.norm_parameters
             + self.moe_layers * self.num_experts * sum(self.expert_vectors)
-            + (self.mamba_layers + self.delta_layers + 1) * self.norm_parameters
+            + (self.mamba_layers + self.delta_layers + self.conv_layers + 1) * self.norm_parameters
         )
 
     @property

@@ -1,5 +1,5 @@
 """Configurations of 2026 whose layers share what an indexer chose, or have delta rules beside
-latents: GLM-5.2, GLM-5.3-Flash, Hy4, Mistral Large 4, Ling 3.0; and others that state dimensions in
+latents: GLM-5.2, GLM-5.3-Flash, Hy4, Ling 3.0; short convolutions: LFM2, LFM3; and others that state dimensions in
 their own way: LongCat-Flash, Hunyuan-A13B, Grok 2.
 
 Read off transformers 5.24.0 (2026-11) and SGLang 0.5.23 (2026-10), as each reader says.
@@ -12,7 +12,7 @@ from typing import Any
 
 from predictor.errors import InputError
 from predictor.models.listed import sharing
-from predictor.models.mixed import Found
+from predictor.models.mixed import Found, listed_windows
 
 
 def _own(_: int) -> bool:
@@ -38,15 +38,6 @@ def hy_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
         "output_gate": bool(content.get("gated_mla", True)),
         "streams": found.get("streams", 4) if content.get("enable_ihc", True) else 0,
     }
-
-
-def mistral_large4(content: Mapping[str, Any], found: Found, where: str) -> None:
-    """Mistral Large 4: as GLM-5, queries from no latent; the layers without positions, whose latent
-    is narrower by those, are read as the others (transformers, configuration_mistral_large4.py)."""
-    sources = content.get("kv_source_layers")
-    if isinstance(sources, list) and sources != list(range(len(sources))):
-        raise InputError(f"{where}: layers that share latents (kv_source_layers) are not predicted")
-    dsa(content, found, where)
 
 
 def _rules(content: Mapping[str, Any], found: Found, period: int, where: str) -> list[int]:
@@ -159,7 +150,50 @@ def spark(content: Mapping[str, Any], found: Found, where: str) -> None:
     found["head_gate"] = bool(content.get("headwise_attn_output_gate", True))
 
 
+CONV, WHOLE, WINDOW = "conv", "full_attention", "sliding_attention"
+
+
+def _lfm_kinds(content: Mapping[str, Any], layers: int, where: str) -> list[str]:
+    """Kinds of the layers: listed, or full attention by number."""
+    kinds, full = content.get("layer_types"), content.get("full_attn_idxs")
+    if kinds is None and isinstance(full, list):
+        kinds = [WHOLE if at in full else CONV for at in range(layers)]
+    known = {CONV, WHOLE, WINDOW}
+    if not isinstance(kinds, list) or len(kinds) < layers or set(kinds[:layers]) - known:
+        raise InputError(
+            f"{where}: key 'layer_types' must list {CONV}, {WHOLE} or {WINDOW} for each of the "
+            f"{layers} layers"
+        )
+    return kinds[:layers]
+
+
+def lfm(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """LFM2 and LFM3: gated short convolutions in place of most layers' attention; in LFM3 windows
+    and a gate for each head (transformers, configuration_lfm2.py, modeling_lfm2.py,
+    configuration_lfm3.py)."""
+    kinds = _lfm_kinds(content, found["layers"], where)
+    found |= {"conv_layers": kinds.count(CONV), "conv_taps": found.get("conv_taps", 3)}
+    if WINDOW in kinds:
+        attending = [kind for kind in kinds if kind != CONV]
+        found["sliding_pattern"] = listed_windows(attending) or "all layers"
+    else:
+        found["sliding_window"] = 0
+    kind = content.get("model_type")
+    if kind == "lfm3":
+        found["head_gate"] = bool(content.get("use_attention_gate", True))
+    if kind == "lfm2":
+        width = content.get("block_ff_dim") or found["ffn_hidden"]
+        if content.get("block_auto_adjust_ff_dim", True):  # as Llama: two thirds, rounded up
+            width = int(int(2 * width / 3) * content.get("block_ffn_dim_multiplier", 1.0))
+            step = int(content.get("block_multiple_of") or 256)
+            width = -(-width // step) * step
+        found["ffn_hidden"] = width
+
+
 READERS = {
+    "lfm2": lfm,
+    "lfm2_moe": lfm,
+    "lfm3": lfm,
     "bailing_hybrid": bailing_hybrid,
     "glm5_next_text": glm5_next,
     "glm_moe_dsa": dsa,
@@ -168,7 +202,6 @@ READERS = {
     "hy_v4": hy_v4,
     "hy_v4_vl_text": hy_v4,
     "longcat_flash": longcat,
-    "mistral_large4_text": mistral_large4,
     "spark2_5": spark,
 }
 """By `model_type`: completes what was found."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from predictor.models.model import Model
 
-HEAD_NORMS = ("qwen3", "gemma3", "gemma4")
+HEAD_NORMS = (
+    "qwen3", "gemma3", "gemma4", "afmoe", "trinity", "beam", "flint", "hy_v3", "kolibri", "lfm2",
+    "lfm3", "mellum", "sarvam_moe",
+)  # fmt: skip
 """How families begin whose queries and keys are normalised head by head (Qwen Team 2025, arXiv
 2505.09388, section 2; Gemma Team 2025, arXiv 2503.19786, section 2; transformers,
-modeling_qwen3.py, modeling_qwen3_next.py, modeling_gemma3.py: `q_norm`, `k_norm`)."""
+modeling_qwen3.py, modeling_qwen3_next.py, modeling_gemma3.py: `q_norm`, `k_norm`; of 2026:
+transformers 5.24.0, modeling_afmoe.py and so on)."""
 
 WHOLE_NORMS = ("minimax", "minimax_m2", "olmo2")
 """Families whose queries and keys are normalised over all heads together, so that tensor-parallel
 ranks add up their squares first (vllm/model_executor/models/minimax_m2.py: MiniMaxText01RMSNormTP;
 Team OLMo 2024, arXiv 2501.00656, section 3)."""
 
-CLOSING_NORMS = ("gemma2", "gemma3", "gemma4")
+CLOSING_NORMS = (
+    "gemma2", "gemma3", "gemma4", "afmoe", "trinity", "beam", "kolibri", "lfm3", "muse",
+)  # fmt: skip
 """How families begin whose blocks end with a norm, too, before the residual (Gemma Team 2024, arXiv
 2408.00118, section 2: post-norm and pre-norm; transformers, modeling_gemma3.py:
 `post_attention_layernorm`, `post_feedforward_layernorm`)."""

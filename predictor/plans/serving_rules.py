@@ -85,6 +85,15 @@ def _block_rules(plan: ServingPlan, model: Model) -> list[Rule]:
                 ("tp",),
             )
         )
+    if model.conv_layers:
+        found.append(
+            Rule(
+                not_multiple(model.hidden, plan.tp),
+                f"tp {{tp}} does not divide the {model.hidden} channels of the convolutions of "
+                f"{model.name}",
+                ("tp",),
+            )
+        )
     if model.is_moe:
         found += [
             Rule(

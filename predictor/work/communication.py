@@ -147,6 +147,8 @@ def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
         found.append(Region("layer", share, "mamba.in", "mamba.out", whole, narrow))
     if model.delta_layers:
         found.append(Region("layer", model.delta_share, "delta.in", "delta.out", whole, narrow))
+    if model.conv_layers:
+        found.append(Region("layer", model.conv_share, "conv.in", "conv.out", whole, narrow))
     # Side by side, what both blocks put out is added up by the ranks once.
     if (model.dense_share or not model.is_moe) and not model.parallel:
         found.append(Region("dense", 1.0, "mlp.up", "mlp.down", whole, narrow))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.records import dataclass
-from predictor.work import compressed, delta_rule, mamba
+from predictor.work import compressed, delta_rule, mamba, short_conv
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading
 from predictor.work.mixture import mixture_block
@@ -57,6 +57,7 @@ class Blocks:
     attention: float
     mamba: float
     delta: float
+    conv: float
     dense: float
     moe: float
 
@@ -67,6 +68,7 @@ def all_blocks(model: Model) -> Blocks:
         attention=float(model.attention_blocks),
         mamba=float(model.mamba_layers),
         delta=float(model.delta_layers),
+        conv=float(model.conv_layers),
         dense=float(model.ffn_blocks - model.moe_layers),
         moe=float(model.moe_layers),
     )
@@ -79,6 +81,7 @@ def mean_layer(model: Model) -> Blocks:
         attention=model.attention_share,
         mamba=model.mamba_share,
         delta=model.delta_share,
+        conv=model.conv_share,
         dense=1.0 if model.dense_share or not model.is_moe else 0.0,
         moe=1.0,
     )
@@ -153,6 +156,8 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
         mamba.mamba_block(at.on("layer", held.mamba), reading)
     if model.delta_layers:
         delta_rule.delta_block(at.on("layer", held.delta), reading)
+    if model.conv_layers:
+        short_conv.conv_block(at.on("layer", held.conv))
     for dense in _dense_places(at, held):
         own = model.parallel != "shared_norm"  # else attention's norm serves both, and is kept
         if own:

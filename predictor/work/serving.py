@@ -18,7 +18,7 @@ from predictor.arrays import Numeric
 from predictor.models import Model, experts_hit, has_whole_norms
 from predictor.plans import KV_BYTES, ServingPlan
 from predictor.precision import ELEMENT_BYTES
-from predictor.work import compressed, delta_rule, mamba
+from predictor.work import compressed, delta_rule, mamba, short_conv
 from predictor.work.cores import Reading, kv_heads
 from predictor.work.layer import (
     all_blocks,
@@ -231,6 +231,8 @@ def state_bytes(model: Model, plan: ServingPlan) -> Numeric:
         found = found + model.mamba_layers * mamba.state_bytes(model, plan.tp, half, each)
     if model.delta_layers:
         found = found + model.delta_layers * delta_rule.state_bytes(model, plan.tp, half, each)
+    if model.conv_layers:
+        found = found + model.conv_layers * short_conv.state_bytes(model, plan.tp, half)
     if model.is_compressed:
         kinds = model.attention_kinds
         found = found + sum(n * compressed.state_bytes(one) for n, one in kinds)
@@ -358,7 +360,7 @@ def pass_collectives(
     ) -> None:
         found.append(Collective(name, op, "forward", "pass", group, size, count, copies=copies))
 
-    mixers = held.attention + held.mamba + held.delta
+    mixers = held.attention + held.mamba + held.delta + held.conv
     add("attention.reduce", "allreduce", "tp", whole, mixers)
     if has_whole_norms(model):  # a sum of squares in 32 bits of queries, and one of keys
         add("attention.squares", "allreduce", "tp", 2.0 * 4.0 * tokens, held.attention)

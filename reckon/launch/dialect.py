@@ -338,8 +338,8 @@ def emit(dialect: Dialect, request: Request, run: RunParameters) -> Emitted:
     check_kind(dialect, isinstance(request, ServingRequest), "emit", "predict")
     facts = facts_of_request(request)
     flags: Flags = {}
-    apart = facts["model.mamba_layers"] or facts["model.mixed_heads"]
-    hybrid = bool(apart) and not dialect.serving
+    apart = any(facts[f"model.{key}"] for key in ("mamba_layers", "conv_layers", "mixed_heads"))
+    hybrid = apart and not dialect.serving
     for entry in (*(() if hybrid else dialect.model), *dialect.entries):
         flags |= entry.write(facts, dialect.whole)
     assert dialect.render is not None  # `check_kind`

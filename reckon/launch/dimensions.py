@@ -39,6 +39,7 @@ def dimensions(model: Model) -> dict[str, Any]:
         "expert_hidden": model.expert_hidden,
         "mamba_layers": model.mamba_layers,
         "delta_layers": model.delta_layers,
+        "conv_layers": model.conv_layers,
         "index_topk": model.index_topk,
         "mixed_heads": _mixed(model),
         "layer_inputs": model.layer_inputs,
@@ -52,9 +53,10 @@ def dimensions(model: Model) -> dict[str, Any]:
 
 
 def _mixed(model: Model) -> str:
-    """Kinds of attention of a model that has several; empty for one."""
+    """Kinds of attention of a model that has several, or gates; empty for one of none."""
     kinds = model.attention_kinds
-    if len(kinds) == 1 and not model.head_gate:
+    gated = model.head_gate or (model.output_gate and not model.delta_layers)
+    if len(kinds) == 1 and not gated:
         return ""
     told = (f"{n} of {m.heads}/{m.kv_heads} x {m.head_dim}" + " borrowing" * m.borrows
             for n, m in kinds)  # fmt: skip

@@ -98,7 +98,8 @@ def _beneath(name: str) -> Facts:
         return {}
     model = catalog.model(known.row)
     own = dimensions(model)
-    if own["mamba_layers"] or own["delta_layers"] or own["mixed_heads"] or own["layer_inputs"]:
+    apart = ("mamba_layers", "delta_layers", "conv_layers", "mixed_heads", "layer_inputs")
+    if any(own[key] for key in apart):
         raise InputError(f"sizes beside model_name {name}, whose layers differ; give --model")
     keep = (*PLAIN, "activation", "shared_width", "windowed_share")
     return {PREFIX + key: own[key] for key in keep}

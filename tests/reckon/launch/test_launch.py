@@ -66,6 +66,7 @@ SAYABLE = [
     and not m.only_served
     and not m.delta_layers
     and len(m.attention_kinds) == 1
+    and not (m.conv_layers or m.output_gate or m.head_gate)
     and not m.sliding_pattern.startswith("chunked")
     and (m.gated or m.activation in ("gelu", "squared_relu"))
 ]

@@ -74,7 +74,9 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     matrices = matrices + model.mamba_layers * model.mamba_matrix / plan.tp
     matrices = matrices + (model.mamba_layers + model.delta_layers) * model.norm_parameters
     if model.conv_layers:
-        matrices = matrices + model.conv_layers * (model.conv_matrix / plan.tp + model.norm_parameters)
+        matrices = matrices + model.conv_layers * (
+            model.conv_matrix / plan.tp + model.norm_parameters
+        )
     if model.delta_layers:
         matrices = matrices + model.delta_layers * delta_parameters(model, plan.tp)
     experts: Numeric = 0.0

@@ -106,7 +106,7 @@ def _marks(content: Mapping[str, Any], layers: int) -> tuple[str, list[bool]] | 
     step, last = content.get("moe_layer_interval") or 1, content.get("moe_layer_end_index")
     if step > 1 or (isinstance(last, int) and 0 <= last < layers - 1):
         start = int(content.get("moe_layer_start_index") or 0)
-        end = layers - 1 if last in (None, -1) else int(last)  # type: ignore[arg-type]
+        end = layers - 1 if last in (None, -1) else int(last)
         return "moe_layer_interval", [(at + 1) % step == 0 and start <= at <= end for at in numbers]
     return None
 

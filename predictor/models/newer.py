@@ -1,6 +1,6 @@
-"""Configurations of 2026 whose layers share what an indexer chose, or have delta rules beside
-latents: GLM-5.2, GLM-5.3-Flash, Hy4, Ling 3.0; short convolutions: LFM2, LFM3; and others that state dimensions in
-their own way: LongCat-Flash, Hunyuan-A13B, Grok 2.
+"""Configurations of 2025 and 2026 whose layers share what an indexer chose, or have delta rules
+beside latents: GLM-5.2, GLM-5.3-Flash, Hy4, Ling 3.0; short convolutions: LFM2, LFM3; and others
+that state dimensions in their own way: LongCat-Flash, Hunyuan-A13B, Grok 2.
 
 Read off transformers 5.24.0 (2026-11) and SGLang 0.5.23 (2026-10), as each reader says.
 """

@@ -48,6 +48,25 @@ STATED = {
     "mimo-v2-flash": ("309", "15"),
     "step-3.5-flash": ("196", "11"),
     "kimi-k3": ("2780", "104"),
+    "hy3-295b-a21b": ("295", "21"),
+    "hy4-770b-a49b": ("770", "49"),
+    "mistral-small-4-119b": ("119", "6"),
+    "beam-501b-a23b": ("501", "23"),
+    "ling-3.0-flash": ("124", "5.1"),
+    "longcat-flash-560b": ("560", "27"),
+    "a.x-k1": ("519", "33"),
+    "solar-open-100b": ("102", "12"),
+    "iquest-coder-v1-40b": ("40", ""),
+    "jais-2-8b": ("8", ""),
+    "granite-swash-2b": ("2", ""),
+    "trinity-mini": ("26", "3"),
+    "trinity-large": ("398", "13"),
+    "lfm2-1.2b": ("1.17", ""),
+    "lfm2-2.6b": ("2.6", ""),
+    "lfm2-8b-a1b": ("8.3", ""),  # 1.5 active are stated, of 1.56
+    "lfm3-1.7b": ("1.7", ""),
+    "muse-spark-816b-a42b": ("816", "42"),
+    "sarvam-105b": ("105", "10.3"),
 }
 """Billions: in all, and of those that a token touches where they differ (model cards)."""
 

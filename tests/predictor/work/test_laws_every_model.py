@@ -15,9 +15,9 @@ from predictor.work.training import step_operators
 TRAINED = (
     "gpt3-175b", "llama3-8b", "gemma3-12b", "falcon-40b", "bloom-7b1", "mpt-7b", "mixtral-8x7b",
     "deepseek-v3", "gpt-oss-120b", "llama4-scout-17b-16e", "qwen3-next-80b-a3b", "nemotron-h-8b",
-    "nemotron-3-nano-30b-a3b",
+    "nemotron-3-nano-30b-a3b", "lfm2-8b-a1b", "lfm3-1.7b", "trinity-mini", "ling-3.0-flash",
 )  # fmt: skip
-SERVED = (*TRAINED, "deepseek-v3.2", "glm-5")
+SERVED = (*TRAINED, "deepseek-v3.2", "glm-5", "glm-5.2", "glm-5.3-flash", "hy4-770b-a49b")
 
 
 def totals(found: list[Operator], what: str) -> dict[str, float]:

@@ -1,0 +1,202 @@
+"""Families of 2026: what their files list layer by layer, what they share, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.models import Model
+
+SIZES: dict[str, Any] = {
+    "num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 100,
+}  # fmt: skip
+MIXTURE: dict[str, Any] = {
+    **SIZES, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+}  # fmt: skip
+LATENT: dict[str, Any] = {
+    **MIXTURE, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16, "v_head_dim": 16,
+}  # fmt: skip
+INDEX: dict[str, Any] = {**LATENT, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 4}
+WINDOW, WHOLE = "sliding_attention", "full_attention"
+
+
+def read(kind: str, sizes: dict[str, Any], **more: object) -> Model:
+    return catalog.model({**sizes, "model_type": kind, **more})
+
+
+def test_layers_that_share_what_an_earlier_one_chose_have_no_indexer() -> None:
+    """Queries of 2 x 4 from 24 channels, a key of 4 and 2 weights from 64."""
+    index = 24 * 8 + 64 * (4 + 2)
+    plain = read("glm_moe_dsa", INDEX)
+    shared = read("glm_moe_dsa", INDEX, index_topk_freq=4, index_skip_topk_offset=3)
+    assert plain.sharing_layers == 0
+    # The first three choose, then every fourth: layers 0, 1, 2 and 6 of eight.
+    assert shared.sharing_layers == 4
+    assert plain.parameters - shared.parameters == 4 * index
+    for key, value in (("indexer_types", ["full", "shared"] * 4), ("index_topk_pattern", "FS" * 4)):
+        assert read("glm_moe_dsa", INDEX, **{key: value}).parameters == shared.parameters
+    kinds = shared.attention_kinds
+    assert [(n, one.chooses, one.is_sparse) for n, one in kinds] == [(4, True, True),
+                                                                     (4, False, True)]  # fmt: skip
+
+
+def test_no_layer_chooses_where_all_share() -> None:
+    with pytest.raises(InputError, match="leave no layer that chooses keys"):
+        read("glm_moe_dsa", INDEX, indexer_types=["shared"] * 8)
+
+
+def test_glm_5_2_shares_what_three_of_four_layers_see() -> None:
+    """21 of its 78 layers choose (public code that reads its config.json)."""
+    own = catalog.model("glm-5.2")
+    assert [n for n, _ in own.attention_kinds] == [21, 57]
+    assert catalog.model("zai-org/GLM-5.2-FP8").sharing_layers == 57
+    assert catalog.model("glm-5.1").sharing_layers == 0
+
+
+def test_short_convolutions_in_place_of_attention() -> None:
+    kinds = ["conv", "conv", WHOLE, "conv"] * 2
+    own = read("lfm2", SIZES, conv_L_cache=3, layer_types=kinds, block_auto_adjust_ff_dim=False)
+    assert (own.conv_layers, own.attention_blocks, own.tied_embeddings) == (6, 2, True)
+    # Gates and channels 3 x 64, output, three taps of each channel.
+    conv = 64 * 192 + 64 * 64 + 3 * 64
+    attention = 64 * (128 + 2 * 64) + 128 * 64
+    assert own.matrix_parameters() == 6 * conv + 2 * attention + 8 * 3 * 64 * 96
+    listed = {"full_attn_idxs": [2, 6], "block_auto_adjust_ff_dim": False}
+    assert read("lfm2", SIZES, conv_L_cache=3, **listed).parameters == own.parameters
+    wide = read("lfm2", SIZES, full_attn_idxs=[2], block_ff_dim=12288)
+    assert wide.ffn_hidden == 8192  # two thirds, as LFM2-1.2B has
+    with pytest.raises(InputError, match="must list conv, full_attention"):
+        read("lfm2", SIZES, layer_types=["conv"] * 7 + ["mamba"])
+
+
+def test_windows_beside_convolutions_are_a_share_of_the_attention() -> None:
+    kinds = ["conv", "conv", WHOLE, "conv", WINDOW, "conv", WHOLE, "conv"]
+    own = read("lfm3", SIZES, layer_types=kinds, sliding_window=16)
+    assert own.windowed_share == pytest.approx(1 / 3)
+    assert own.head_gate
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "share"),
+    [
+        ("afmoe", {}, 6 / 8),  # every fourth of eight sees all keys
+        ("afmoe", {"global_attn_every_n_layers": 2}, 4 / 8),
+        ("beam", {}, 6 / 8),  # the sixth and the last
+        ("cohere2", {}, 6 / 8),
+        ("cohere2_moe", {"first_k_dense_replace": 1}, 6 / 8),  # the dense one, and the fifth
+        ("granite_swa", {}, 6 / 8),
+        ("muse_glimmer_text", {}, 6 / 8),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 6}, 2 / 8),
+        ("qwen3", {"use_sliding_window": False, "max_window_layers": 6}, 0.0),
+        ("mellum", {"layer_types": [WHOLE] * 8}, 0.0),
+        ("mellum", {"layer_types": [WINDOW, WHOLE] * 4}, 0.5),
+        ("mistral", {}, 1.0),
+    ],
+)
+def test_windows_by_layer(kind: str, more: dict[str, Any], share: float) -> None:
+    own = read(kind, MIXTURE, sliding_window=16, **more)
+    assert own.windowed_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("more", "dense", "every", "mixtures"),
+    [
+        ({"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 5}, 3, 1, 5),
+        ({"mlp_only_layers": [0, 1]}, 2, 1, 6),
+        ({"decoder_sparse_step": 2}, 0, 2, 4),
+        ({"moe_layer_freq": [0, 1, 1, 1, 1, 1, 1, 1]}, 1, 1, 7),
+        ({"decoder_sparse_step": 1, "mlp_only_layers": []}, 0, 1, 8),
+    ],
+)
+def test_mixtures_by_layer(more: dict[str, Any], dense: int, every: int, mixtures: int) -> None:
+    own = read("qwen3_moe", MIXTURE, **more)
+    assert (own.dense_layers, own.moe_every_n, own.moe_layers) == (dense, every, mixtures)
+
+
+def test_leading_dense_layers_where_a_file_says_nothing() -> None:
+    assert read("hy_v3", MIXTURE).dense_layers == 1
+    assert read("hy_v3", MIXTURE, mlp_layer_types=["sparse"] * 8).dense_layers == 0
+    assert read("qwen3_moe", MIXTURE).dense_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "says"),
+    [
+        ("qwen3_moe", {"mlp_only_layers": [3]}, "dense layers behind mixtures"),
+        ("qwen3", {"layer_types": [WHOLE] * 7 + ["linear_attention"]}, "has linear_attention"),
+        ("qwen3", {"per_layer_config": {"2": {"num_attention_heads": 2}}}, "per_layer_config"),
+        ("hunyuan_v1_moe", {"use_cla": True}, "share their keys"),
+        ("hunyuan_v1_moe", {"moe_topk": [2, 1]}, "'moe_topk' differs among layers"),
+        ("bailing_hybrid", {}, "lightning attention"),
+        ("longcat_flash", {"num_layers": 4, "ngram_vocab_size_ratio": 78}, "n-grams"),
+    ],
+)
+def test_what_differs_among_layers_is_not_passed_over(
+    kind: str, more: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        read(kind, LATENT, **more)
+
+
+def test_dimensions_that_files_state_for_each_layer() -> None:
+    own = read("hunyuan_v1_moe", MIXTURE, moe_topk=[2] * 8, num_shared_expert=[1] * 8,
+               moe_intermediate_size=[16] * 8)  # fmt: skip
+    assert (own.top_k, own.shared_experts, own.expert_ffn_hidden) == (2, 1, 16)
+
+
+def test_two_blocks_of_attention_around_each_mixture() -> None:
+    """LongCat-Flash: 2 of attention and 2 dense blocks a layer; 2 of 3 chosen experts work."""
+    own = read("longcat_flash", LATENT, num_layers=4, ffn_hidden_size=96, moe_topk=3,
+               expert_ffn_hidden_size=16, n_routed_experts=8, zero_expert_num=4)  # fmt: skip
+    assert (own.layers, own.moe_layers, own.top_k) == (8, 4, 2)
+    assert own.matrix_parameters() == (
+        8 * own.attention_matrix + 8 * 3 * 64 * 96 + 4 * 8 * 3 * 64 * 16 + 4 * 64 * 8
+    )
+
+
+def test_decays_that_are_projected_at_once_and_gates_of_heads() -> None:
+    """Ling 3.0: a gate and a decay for each channel of 4 heads of 32; latents with 4 gates."""
+    own = read("bailing_hybrid", LATENT, short_conv_kernel_size=4, layer_group_size=4)
+    assert (own.delta_layers, own.attention_blocks) == (6, 2)
+    wide = 4 * 32
+    rule = 64 * (3 * wide + 2 * wide + 4 + wide) + 4 * 3 * wide
+    assert own.delta_matrix == rule
+    latent = 64 * (24 + 16 + 8) + 24 * 4 * 24 + 16 * 4 * (16 + 16) + 4 * 16 * 64
+    assert own.attention_matrix == latent + 4 * 64
+
+
+def test_index_keys_that_stand_for_several_tokens() -> None:
+    sizes = {**INDEX, "qk_rope_head_dim": 0, "index_kpool": 4}
+    own = read("glm5_next_text", sizes, linear_num_heads=4, linear_head_dim=32)
+    assert (own.delta_layers, own.index_pool, own.positions, own.streams) == (6, 4, "none", 4)
+    # A key and its weight in the sum.
+    assert own.index_matrix == 24 * 8 + 64 * (2 * 4 + 2)
+
+
+def test_a_dense_block_beside_the_experts_of_grok_2() -> None:
+    """270B are stated (xai-org/grok-2); its file calls itself by another model's type."""
+    own = catalog.model({
+        "model_type": "git", "architectures": ["Grok1ForCausalLM"], "hidden_size": 8192,
+        "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 128, "intermediate_size": 32768, "moe_intermediate_size": 16384,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "residual_moe": True,
+        "vocab_size": 131072,
+    })  # fmt: skip
+    assert own.parameters / 1e9 == pytest.approx(270, rel=0.01)
+
+
+def test_a_speaker_within_one_that_hears() -> None:
+    text = {**MIXTURE, "model_type": "qwen3_omni_moe_text"}
+    thinker = {"model_type": "qwen3_omni_moe_thinker", "text_config": text}
+    own = catalog.model({"model_type": "qwen3_omni_moe", "thinker_config": thinker})
+    assert (own.layers, own.num_experts) == (8, 8)
+
+
+def test_either_name_of_a_dimension() -> None:
+    for name in ("n_shared_experts", "num_shared_experts"):
+        assert read("sarvam_moe", MIXTURE, **{name: 2}).shared_experts == 2

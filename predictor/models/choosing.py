@@ -48,9 +48,19 @@ def _ratios(content: Mapping[str, Any], layers: int, where: str) -> list[str]:
     return [RATIOS[ratio] for ratio in listed[:layers]]
 
 
+def _unshared(content: Mapping[str, Any], where: str) -> None:
+    """Raise InputError where a file is told to share choices among layers."""
+    if (content.get("index_topk_freq") or 1) > 1 or content.get("use_index_cache"):
+        raise InputError(
+            f"{where}: choices that layers share (index_topk_freq) are not predicted beside "
+            "compressed or blocked keys"
+        )
+
+
 def deepseek_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
     """DeepSeek-V4: which layers compress keys, and how; every layer is a mixture."""
     layers = found["layers"]
+    _unshared(content, where)
     for name, usual in V4.items():
         found.setdefault(name, usual)
     if content.get("layer_types") is not None:
@@ -69,6 +79,7 @@ def deepseek_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
 def minimax_m3(content: Mapping[str, Any], found: Found, where: str) -> None:
     """MiniMax-M3: leading layers are dense and see all keys; the others choose blocks of them."""
     layers, own = found["layers"], content.get("sparse_attention_config")
+    _unshared(content, where)
     marks = content.get("moe_layer_freq")
     if marks is not None:
         found["dense_layers"] = leading(

@@ -326,6 +326,8 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "llama4_text": (LLAMA4, {"shared_experts": 1}),
     "apertus": (STANDARD, {"gated": False, "activation": "gelu"}),  # xIELU: a pointwise function
     "granitemoehybrid": (GRANITE_HYBRID, {"positions": "none"}),
+    "bamba": (GRANITE_HYBRID, _LLAMA),
+    "olmo_hybrid": (DELTA, _LLAMA),
     "nemotron_h": (
         NEMOTRON_H,
         {"gated": False, "activation": "squared_relu", "positions": "none"},
@@ -359,8 +361,6 @@ NOT_READ = {
     **dict.fromkeys(("zamba", "zamba2"), "blocks that layers share"),
     **dict.fromkeys(("diffllama",), "differential attention"),
     "recurrent_gemma": "recurrent blocks",
-    "olmo_hybrid": "delta rules that its configuration states in its own way",
-    "bamba": "state-space layers that its configuration states in its own way",
     "mllama_text_model": "layers that attend to images",
     "jetmoe": "mixtures of attention heads",
     "bitnet": "weights of three values",

@@ -76,7 +76,12 @@ def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _granite(content: Mapping[str, Any], found: dict[str, Any], where: str) -> None:
     """Layers of a mixer and a feed-forward block each, as twice as many single blocks; without
     experts the shared one is the feed-forward block. All attention: layers as any others."""
-    kinds = content.get("layer_types")
+    kinds, at = content.get("layer_types"), content.get("attn_layer_indices")
+    if kinds is None and isinstance(at, list):  # Bamba
+        kinds = ["attention" if one in at else "mamba" for one in range(found["layers"])]
+    if isinstance(kinds, list):
+        renamed = {"linear_attention": "mamba", "full_attention": "attention"}
+        kinds = [renamed.get(str(kind), kind) for kind in kinds]
     if not isinstance(kinds, list) or set(kinds) - {"mamba", "attention"}:
         raise InputError(f"{where}: key 'layer_types' must be a list of mamba and attention")
     if not content.get("num_local_experts"):
@@ -193,7 +198,7 @@ def _alike(kind: str, content: Mapping[str, Any], found: dict[str, Any], where: 
     if content.get("use_cla") and content.get("cla_share_factor", 2) > 1:
         raise InputError(f"{where}: layers that share their keys (use_cla) are not predicted")
     apart = ("delta_layers", "mamba_layers", "conv_layers")
-    if any(name in found for name in apart) or kind == "granitemoehybrid":
+    if any(name in found for name in apart) or kind in ("granitemoehybrid", "bamba"):
         return
     own = listed.windows(kind, content, found, where)
     if "sliding_window" in found:
@@ -202,7 +207,7 @@ def _alike(kind: str, content: Mapping[str, Any], found: dict[str, Any], where: 
 
 def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where: str) -> None:
     """Complete what was found by what the blocks of a type do in their own way."""
-    if kind == "granitemoehybrid":
+    if kind in ("granitemoehybrid", "bamba"):
         _granite(content, found, where)
     _experts(content, found)
     if TYPES[kind][0] is DELTA:

@@ -69,6 +69,21 @@ def _windows(kinds: list[str], found: Found, own: Found) -> Found:
     return {"sliding_pattern": listed_windows(kinds), **own}
 
 
+def overridden(content: Mapping[str, Any], numbers: list[int], where: str) -> Found:
+    """What a file states for those layers apart from the others (transformers 5.24.0,
+    `per_layer_config`); empty where it has no such part.
+
+    Raises InputError where it has other layers, or they differ.
+    """
+    stated = content.get("per_layer_config")
+    if not stated:
+        return {}
+    own = {int(key): one for key, one in dict(stated).items()}
+    if sorted(own) != numbers or any(one != own[numbers[0]] for one in own.values()):
+        raise InputError(f"{where}: key 'per_layer_config' is not of the layers of one kind")
+    return dict(own[numbers[0]])
+
+
 def gemma4(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Gemma 4: full layers have larger heads, fewer key heads and perhaps no values of their own;
     the last layers may borrow keys and values, and each may have an embedding of its own. A
@@ -81,9 +96,12 @@ def gemma4(content: Mapping[str, Any], found: Found, where: str) -> None:
     own = {"window_head_dim": found.get("head_dim", 256), "window_kv_heads": found["kv_heads"]}
     found["sliding_window"] = content.get("sliding_window", 512)
     alike = bool(content.get("attention_k_eq_v"))
-    found["head_dim"] = content.get("global_head_dim") or 512
+    whole = [at for at, kind in enumerate(kinds) if kind == "full_attention"]
+    apart = overridden(content, whole, where)
+    found["head_dim"] = content.get("global_head_dim") or apart.get("head_dim", 512)
     if alike and content.get("num_global_key_value_heads"):
         found["kv_heads"] = content["num_global_key_value_heads"]
+    found["kv_heads"] = apart.get("num_key_value_heads", found["kv_heads"])
     found |= _windows(kinds, found, own)
     found["values_are_keys"] = alike
     found["layer_inputs"] = content.get("hidden_size_per_layer_input", 256) or 0
@@ -213,6 +231,16 @@ def kimi_linear(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Kimi Linear and Kimi K3: delta rules that decay by channel beside latent attention, both
     perhaps without positions (moonshotai, configuration_kimi.py and `config.json`)."""
     own, layers = content.get("linear_attn_config"), found["layers"]
+    kinds = content.get("layer_types")
+    if own is None and isinstance(kinds, list):  # as transformers' class writes it back
+        own = {
+            "kda_layers": [at + 1 for at, one in enumerate(kinds) if one == "linear_attention"],
+            "full_attn_layers": [at + 1 for at, one in enumerate(kinds) if one == "full_attention"],
+            "num_heads": content.get("linear_num_heads", 32),
+            "head_dim": content.get("linear_head_dim", 128),
+            "short_conv_kernel_size": content.get("linear_conv_kernel_dim", 4),
+        }
+        found["dense_layers"] = _sparse_kinds(content, layers, 1, where)
     if not isinstance(own, Mapping):
         raise InputError(f"{where}: key 'linear_attn_config' is missing")
     rules = _numbered(own, "kda_layers", layers, where)

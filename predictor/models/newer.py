@@ -135,6 +135,7 @@ def hunyuan(content: Mapping[str, Any], found: Found, where: str) -> None:
     ):
         if name in found:
             found[name] = _alike(found[name], key, where)
+    found.setdefault("shared_experts", 1)  # as transformers' class always has
 
 
 def grok(content: Mapping[str, Any], found: Found, where: str) -> None:
@@ -148,6 +149,17 @@ def spark(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Spark 2.5: a gate for each head unless the file says otherwise (sgl-project/sglang,
     configs/spark2_5.py)."""
     found["head_gate"] = bool(content.get("headwise_attn_output_gate", True))
+
+
+def olmo_hybrid(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """OLMo Hybrid: delta rules of as many heads as attention, which has no gate, unless its file
+    says otherwise (transformers, configuration_olmo_hybrid.py)."""
+    found["output_gate"] = False
+    for name in ("delta_key_heads", "delta_value_heads"):
+        found.setdefault(name, found["heads"])
+    key = int(0.75 * found["hidden"] / found["delta_key_heads"])
+    found.setdefault("delta_key_dim", key)
+    found.setdefault("delta_value_dim", 2 * found["delta_key_dim"])
 
 
 CONV, WHOLE, WINDOW = "conv", "full_attention", "sliding_attention"
@@ -202,6 +214,7 @@ READERS = {
     "hy_v4": hy_v4,
     "hy_v4_vl_text": hy_v4,
     "longcat_flash": longcat,
+    "olmo_hybrid": olmo_hybrid,
     "spark2_5": spark,
 }
 """By `model_type`: completes what was found."""

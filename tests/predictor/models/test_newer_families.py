@@ -200,3 +200,54 @@ def test_a_speaker_within_one_that_hears() -> None:
 def test_either_name_of_a_dimension() -> None:
     for name in ("n_shared_experts", "num_shared_experts"):
         assert read("sarvam_moe", MIXTURE, **{name: 2}).shared_experts == 2
+
+
+def test_files_that_transformers_has_written_back() -> None:
+    """Version 5 says in other words what the published file says: Kimi Linear, Gemma 4, state
+    spaces of Granite and Nemotron."""
+    rules, full = [1, 2, 3, 5, 6, 7], [4, 8]
+    own = {"kda_layers": rules, "full_attn_layers": full, "num_heads": 4, "head_dim": 32,
+           "short_conv_kernel_size": 4}  # fmt: skip
+    kinds = [WHOLE if at + 1 in full else "linear_attention" for at in range(8)]
+    published = read("kimi_linear", LATENT, linear_attn_config=own, first_k_dense_replace=1)
+    again = read("kimi_linear", LATENT, layer_types=kinds, linear_num_heads=4, linear_head_dim=32,
+                 mlp_layer_types=["dense"] + ["sparse"] * 7)  # fmt: skip
+    assert again.parameters == published.parameters
+    kinds = ([WINDOW] * 3 + [WHOLE]) * 2
+    gemma = {"sliding_window": 16, "layer_types": kinds, "hidden_size_per_layer_input": 0,
+             "attention_k_eq_v": True}  # fmt: skip
+    published = read("gemma4_text", SIZES, **gemma, global_head_dim=64,
+                     num_global_key_value_heads=1)  # fmt: skip
+    apart = {str(at): {"head_dim": 64, "num_key_value_heads": 1} for at in (3, 7)}
+    assert read("gemma4_text", SIZES, **gemma, per_layer_config=apart) == published
+    with pytest.raises(InputError, match="not of the layers of one kind"):
+        read("gemma4_text", SIZES, **gemma, per_layer_config={"3": {"head_dim": 64}})
+    space = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 8, "mamba_n_groups": 1}
+    old, new = (
+        read("granitemoehybrid", SIZES, **space, layer_types=kinds)
+        for kinds in (["mamba"] * 7 + ["attention"], ["linear_attention"] * 7 + [WHOLE])
+    )
+    assert old == new
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "stated"),
+    [
+        # Bamba-9B: 9.78B (ibm-ai-platform/Bamba-9B); OLMo Hybrid 7B: the class's own (transformers
+        # 5.24.0: 7.43B parameters)
+        ("bamba", {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+                   "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128000,
+                   "attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_head": 64,
+                   "mamba_d_state": 128, "mamba_n_groups": 1}, 9.78),
+        ("olmo_hybrid", {"num_hidden_layers": 32, "hidden_size": 3840, "num_attention_heads": 30,
+                         "intermediate_size": 11008, "vocab_size": 100352}, 7.43),
+    ],
+)  # fmt: skip
+def test_other_hybrids(kind: str, sizes: dict[str, Any], stated: float) -> None:
+    assert read(kind, sizes).parameters / 1e9 == pytest.approx(stated, rel=0.002)
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v4", "minimax_m3_vl_text"])
+def test_choices_that_are_not_shared(kind: str) -> None:
+    with pytest.raises(InputError, match="choices that layers share"):
+        read(kind, {**MIXTURE, "n_routed_experts": 8}, index_topk_freq=4)

@@ -16,6 +16,9 @@ from predictor.models.mixed import Found, leading, listed_windows
 WINDOW, WHOLE = "sliding_attention", "full_attention"
 CHUNK, CHOSEN = "chunked_attention", "indexed_attention"
 
+RENAMED = {"attention": WHOLE, "deepseek_sparse_attention": CHOSEN}
+"""Older names of kinds of layers (transformers 5.24.0, configuration_utils.py)."""
+
 USUAL_DENSE = {"beam": 3, "glm4_moe_lite": 1, "hy_v3": 1, "sarvam_moe": 1, "sarvam_mla": 1,
                "axk1": 1, "exaone_moe": 1, "hy_v4": 1, "hy_v4_vl_text": 1, "glm5_next_text": 3,
                "glm_moe_dsa": 3, "deepseek_v32": 3,
@@ -66,8 +69,9 @@ def windows(kind: str, content: Mapping[str, Any], found: Found, where: str) -> 
     """
     layers, listed = found["layers"], content.get("layer_types")
     if isinstance(listed, list):
-        listed = listed[:layers]
-        if strange := set(listed) - {WINDOW, WHOLE, CHUNK, CHOSEN}:
+        listed = [RENAMED.get(str(one), one) for one in listed[:layers]]
+        known = {CHOSEN} if found.get("index_topk") and CHOSEN in listed else {WINDOW, WHOLE, CHUNK}
+        if strange := set(listed) - known:
             raise InputError(
                 f"{where}: key 'layer_types' has {sorted(map(str, strange))[0]}, which "
                 f"{kind} is not predicted with"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from predictor.errors import InputError
-from predictor.models.listed import sharing
+from predictor.models.listed import RENAMED, sharing
 from predictor.models.mixed import Found, listed_windows
 
 
@@ -46,6 +46,8 @@ def _rules(content: Mapping[str, Any], found: Found, period: int, where: str) ->
     if kinds is None:
         return [at for at in range(layers) if (at + 1) % period == 0]
     known = {"linear_attention", "full_attention", "indexed_attention"}
+    if isinstance(kinds, list):
+        kinds = [RENAMED.get(str(kind), kind) for kind in kinds]
     if not isinstance(kinds, list) or len(kinds) < layers or set(kinds[:layers]) - known:
         raise InputError(f"{where}: key 'layer_types' must consist of {', '.join(sorted(known))}")
     return [at for at, kind in enumerate(kinds[:layers]) if kind != "linear_attention"]

@@ -45,6 +45,14 @@ def test_layers_that_share_what_an_earlier_one_chose_have_no_indexer() -> None:
                                                                      (4, False, True)]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["indexed_attention", "deepseek_sparse_attention"])
+def test_either_name_of_layers_that_choose(name: str) -> None:
+    own = read("glm_moe_dsa", INDEX, layer_types=[name] * 8)
+    assert own == read("glm_moe_dsa", INDEX)
+    with pytest.raises(InputError, match="has full_attention"):
+        read("glm_moe_dsa", INDEX, layer_types=[name] * 7 + [WHOLE])
+
+
 def test_no_layer_chooses_where_all_share() -> None:
     with pytest.raises(InputError, match="leave no layer that chooses keys"):
         read("glm_moe_dsa", INDEX, indexer_types=["shared"] * 8)
@@ -129,6 +137,7 @@ def test_leading_dense_layers_where_a_file_says_nothing() -> None:
     [
         ("qwen3_moe", {"mlp_only_layers": [3]}, "dense layers behind mixtures"),
         ("qwen3", {"layer_types": [WHOLE] * 7 + ["linear_attention"]}, "has linear_attention"),
+        ("qwen3", {"layer_types": ["indexed_attention"] * 8}, "has indexed_attention"),
         ("qwen3", {"per_layer_config": {"2": {"num_attention_heads": 2}}}, "per_layer_config"),
         ("hunyuan_v1_moe", {"use_cla": True}, "share their keys"),
         ("hunyuan_v1_moe", {"moe_topk": [2, 1]}, "'moe_topk' differs among layers"),

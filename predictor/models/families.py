@@ -230,7 +230,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         {**EXPERTS_ONLY, "shared_expert_ffn_hidden": "shared_intermediate_size"},
         _LLAMA,
     ),
-    "hunyuan_v1_moe": (HUNYUAN_MOE, _LLAMA),
+    **dict.fromkeys(("hunyuan", "hunyuan_v1_moe"), (HUNYUAN_MOE, _LLAMA)),
     "hy_v3": (SARVAM, _LLAMA),
     **dict.fromkeys(("hy_v4", "hy_v4_vl_text"), ({**STANDARD, "streams": "hc_mult"}, _LLAMA)),
     "glm5_next_text": ({**STANDARD, "streams": "hc_mult"}, _LLAMA),
@@ -280,7 +280,12 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
             "solar_open",
             "hyperclovax",
             "youtu",
+            "youtu_llm",
+            "minicpm",
             "minicpm3",
+            "deepseek",
+            "Klear",
+            "telechat3",
         ),
         (STANDARD, _LLAMA),
     ),
@@ -357,6 +362,12 @@ NOT_READ = {
         "linear attention alone",
     ),
     **dict.fromkeys(("samba",), "state-space layers of Mamba 1"),
+    **dict.fromkeys(
+        ("llada", "llada2_moe", "sdar", "sdar_moe", "Dream", "diffusion_gemma_text"),
+        "tokens that are drawn in blocks, several times over",
+    ),
+    "phi4flash": "state-space layers of Mamba 1, and layers that share keys",
+    "openelm": "heads and widths of their own in each layer",
     **dict.fromkeys(("sba", "phi3small"), "attention over sparse blocks"),
     **dict.fromkeys(("zamba", "zamba2"), "blocks that layers share"),
     **dict.fromkeys(("diffllama",), "differential attention"),
@@ -401,6 +412,7 @@ NOT_READ = {
 TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
     "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
+    "youtu_llm",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 

@@ -212,6 +212,7 @@ READERS = {
     "glm5_next_text": glm5_next,
     "glm_moe_dsa": dsa,
     "grok1": grok,
+    "hunyuan": hunyuan,
     "hunyuan_v1_moe": hunyuan,
     "hy_v4": hy_v4,
     "hy_v4_vl_text": hy_v4,

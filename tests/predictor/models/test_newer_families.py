@@ -206,6 +206,19 @@ def test_a_speaker_within_one_that_hears() -> None:
     assert (own.layers, own.num_experts) == (8, 8)
 
 
+def test_the_first_mixture_of_deepseek() -> None:
+    """Dai et al. 2024, arXiv 2401.06066, table 2: 16.4B, 2.8B active."""
+    own = catalog.model({
+        "model_type": "deepseek", "num_hidden_layers": 28, "hidden_size": 2048,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 10944,
+        "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2,
+        "num_experts_per_tok": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+        "vocab_size": 102400,
+    })  # fmt: skip
+    assert own.parameters / 1e9 == pytest.approx(16.4, rel=0.005)
+    assert own.active_parameters / 1e9 == pytest.approx(2.8, rel=0.02)
+
+
 def test_either_name_of_a_dimension() -> None:
     for name in ("n_shared_experts", "num_shared_experts"):
         assert read("sarvam_moe", MIXTURE, **{name: 2}).shared_experts == 2

@@ -34,9 +34,11 @@ MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("linear_attn.in_proj_qkvz", "linear_attn.out_proj"),
         ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj"),
     ),
+    "short convolution": (("conv.in_proj", "conv.out_proj"),),
     "dense feed-forward": (
         tuple(f"mlp.{side}" for side in _GATED),
         tuple(f"feed_forward.{side}" for side in _GATED),
+        tuple(f"feed_forward.w{side}" for side in "123"),
         ("mixer.up_proj", "mixer.down_proj"),
     ),
     "shared experts": (
@@ -51,6 +53,7 @@ MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("block_sparse_moe.experts.0.w1", "block_sparse_moe.experts.0.w2",
          "block_sparse_moe.experts.0.w3"),
         tuple(f"feed_forward.experts.{side}" for side in ("gate_up_proj", "down_proj")),
+        tuple(f"feed_forward.experts.0.w{side}" for side in "123"),
         ("mixer.experts.0.up_proj", "mixer.experts.0.down_proj"),
     ),
 }  # fmt: skip
@@ -74,6 +77,7 @@ def _blocks(model: Model) -> dict[str, tuple[int, float]]:
         "attention": (model.attention_blocks, _mean(model.attention_kinds, "attention_matrix")),
         "state space": (model.mamba_layers, model.mamba_matrix),
         "delta rule": (model.delta_layers, model.delta_matrix),
+        "short convolution": (model.conv_layers, model.conv_matrix),
         "dense feed-forward": (dense, _mean(model.dense_kinds, "dense_ffn_matrix")),
         "shared experts": (model.moe_layers, model.shared_matrix),
         "experts": (model.moe_layers, experts),

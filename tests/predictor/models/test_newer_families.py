@@ -8,7 +8,7 @@ import pytest
 
 from predictor import catalog
 from predictor.errors import InputError
-from predictor.models import Model
+from predictor.models import Model, narrowing
 
 SIZES: dict[str, Any] = {
     "num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32,
@@ -273,3 +273,17 @@ def test_other_hybrids(kind: str, sizes: dict[str, Any], stated: float) -> None:
 def test_choices_that_are_not_shared(kind: str) -> None:
     with pytest.raises(InputError, match="choices that layers share"):
         read(kind, {**MIXTURE, "n_routed_experts": 8}, index_topk_freq=4)
+
+
+def test_what_an_lfm_checkpoint_narrows() -> None:
+    """Modules of convolutions and of feed-forward blocks as its layers name them."""
+    stated = {"quant_method": "compressed-tensors", "format": "float-quantized",
+              "config_groups": {"group_0": {
+                  "targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"},
+                  "input_activations": {"num_bits": 8, "type": "float", "dynamic": True}}},
+              "ignore": ["lm_head", "re:.*conv.in_proj", "re:.*conv.out_proj"]}  # fmt: skip
+    own = read("lfm2", SIZES, full_attn_idxs=[2], block_auto_adjust_ff_dim=False,
+               quantization_config=stated)  # fmt: skip
+    form, remark = narrowing(own)
+    assert form == "linear"
+    assert "short convolution 100% in 16 bits" in remark

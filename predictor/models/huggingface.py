@@ -57,6 +57,10 @@ BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E", "linear_attent
 state spaces and attention)."""
 
 
+MOST_LAYERS = 10_000
+"""Above those that there are, and few enough to go through one by one."""
+
+
 def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Kinds of blocks: a list of their names, or a pattern of M (state space), * (attention), - and
     E (feed-forward)."""
@@ -184,6 +188,12 @@ def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, 
     missing += ["vocab_size"] if "vocab_size" not in content else []
     if missing:
         raise InputError(f"{where}: key {missing[0]!r} is missing")
+    layers = found["layers"]
+    if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
+        raise InputError(
+            f"{where}: key {keys['layers']!r} must be a whole number from 1 to {MOST_LAYERS}, "
+            f"got {layers!r:.40}"
+        )
     return found
 
 
@@ -258,7 +268,15 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "padded_vocab_size" in content:  # as ChatGLM calls it
         content = {"vocab_size": content["padded_vocab_size"], **content}
     found = _dimensions(kind, content, where)
-    _blocks(kind, content, found, where)
+    try:
+        _blocks(kind, content, found, where)
+    except InputError:
+        raise
+    except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError) as error:
+        raise InputError(
+            f"{where}: a key of model_type {kind!r} is missing or not of the kind that it has to "
+            f"be ({type(error).__name__}: {error!s:.80})"
+        ) from None
     tied = content.get("tie_word_embeddings", content.get("tie_embedding"))
     tied = kind in TIED_BY_DEFAULT if tied is None else tied
     name = str(content.get("_name_or_path") or "") or where

@@ -9,6 +9,7 @@ import pytest
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.models import Model, narrowing
+from predictor.models.families import TYPES
 
 SIZES: dict[str, Any] = {
     "num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32,
@@ -287,3 +288,28 @@ def test_what_an_lfm_checkpoint_narrows() -> None:
     form, remark = narrowing(own)
     assert form == "linear"
     assert "short convolution 100% in 16 bits" in remark
+
+
+WRONG: list[Any] = [None, "x", -1, 0, 1.5, [], ["a"], {}, {"a": 1}, 10**9, [None] * 8]
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+def test_values_of_another_kind_are_refused_in_one_line(kind: str) -> None:
+    """Each key by itself, with each wrong value: it is read, or refused as what the user can
+    mend."""
+    lists = {
+        "layer_types": [WHOLE] * 8, "mlp_layer_types": ["dense"] + ["sparse"] * 7,
+        "mlp_only_layers": [0], "decoder_sparse_step": 1, "moe_layer_freq": 1,
+        "first_k_dense_replace": 1, "sliding_window": 16, "indexer_types": ["full"] * 8,
+        "short_conv_kernel_size": 4, "layer_group_size": 4, "full_attn_idxs": [1],
+        "per_layer_config": {}, "sliding_window_pattern": 4, "index_topk_freq": 1,
+    }  # fmt: skip
+    whole, said = {**INDEX, **lists, "model_type": kind}, []
+    for key in (*INDEX, *lists):
+        for value in WRONG:
+            try:
+                catalog.model({**whole, key: value})
+            except InputError as error:
+                said.append(str(error))
+    assert said
+    assert not any("\n" in one for one in said)

@@ -128,13 +128,7 @@ def complete_serving(
     asked = _engine(filler, _precision(filler, accelerator), model, accelerator, laid)
     model = _seeing(model, str(values.get("windows", "model")))
     filler.run(_cache(values["precision"], model, accelerator))
-    routed = take_loads(values)
-    filler.run([_together(values)])
-    filler.run([one for one in REQUEST_DEFAULTS if not (routed and one.field == "expert_load")])
-    _offload(filler, accelerator)
-    if "kv_gbs" in values:
-        values["kv_rate"] = values.pop("kv_gbs") * GB
-    filler.run(_apart(values))
+    routed = _requests(filler, accelerator)
     draft = Draft(model, cluster, values)
     plan = draft.plan(*first_fit(draft, layouts(draft), run))
     if laid is None and _otherwise(*asked, plan):
@@ -146,10 +140,7 @@ def complete_serving(
     filler.run(_fitted(plan, model))
     filler.run(_host(plan, cluster, values))
     if strict:
-        _consistent(plan, values)
-        enforce(serving_rules(plan, model), plan)
-        enforce_host(model, plan)
-        _reachable(plan, cluster)
+        _lawful(plan, values, model, cluster)
     around = around_of(values, model, cluster, plan, run, trace)
     return ServingRequest(
         model=model,
@@ -229,6 +220,20 @@ def _precision(filler: Filler, accelerator: Accelerator) -> str:
         filler.assumed.append(Assumption("precision", own, rule))
         values["precision"] = own
     return stated
+
+
+def _requests(filler: Filler, accelerator: Accelerator) -> dict[str, Any]:
+    """How requests come, what is cached and how caches travel; returns the loads of experts where
+    they are stated otherwise than as a number."""
+    values = filler.values
+    routed = take_loads(values)
+    filler.run([_together(values)])
+    filler.run([one for one in REQUEST_DEFAULTS if not (routed and one.field == "expert_load")])
+    _offload(filler, accelerator)
+    if "kv_gbs" in values:
+        values["kv_rate"] = values.pop("kv_gbs") * GB
+    filler.run(_apart(values))
+    return routed
 
 
 def _ranks(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -342,6 +347,14 @@ def _host(plan: ServingPlan, cluster: Cluster, values: Mapping[str, Any]) -> lis
     unknown = "; the catalog does not say what those have"
     rule = "of the nodes that the plan takes" + (unknown if np.isnan(cluster.host_memory) else "")
     return [Default("host_memory_gb", round(float(plan.host_memory) / GB), rule)]
+
+
+def _lawful(plan: ServingPlan, values: Mapping[str, Any], model: Model, cluster: Cluster) -> None:
+    """Raises InputError for a plan that breaks a law."""
+    _consistent(plan, values)
+    enforce(serving_rules(plan, model), plan)
+    enforce_host(model, plan)
+    _reachable(plan, cluster)
 
 
 def _consistent(plan: ServingPlan, values: Mapping[str, Any]) -> None:

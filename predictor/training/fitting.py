@@ -185,7 +185,7 @@ def _shares_experts(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> boo
     """Whether the ranks of a stage can share experts as stated."""
     gpus = values.get("gpus")
     ranks = tp * cp * values.get("dp", 1) if gpus is None else gpus // pp
-    return int(ranks) % (values.get("ep", 1) * values.get("etp", 1)) == 0
+    return int(ranks) % int(values.get("ep", 1) * values.get("etp", 1)) == 0
 
 
 def _context(values: Mapping[str, Any], tp: int, pp: int) -> int:

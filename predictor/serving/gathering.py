@@ -70,6 +70,22 @@ def gathered(rate: Array, of: PassLengths) -> tuple[Array, Array, Array]:
     return some, prompts, mean
 
 
+def numbers(some: Array, prompts: Array) -> tuple[Array, Array]:
+    """Prompts of a pass, and the share of the passes that have so many, (..., MOST + 1): none, one,
+    two, ...; the last is the mean of all that have as many or more. Geometric, beyond the first.
+
+    some     share of the passes that have prompts
+    prompts  of a pass on average
+    """
+    more = np.clip(1.0 - some / prompts, 0.0, 0.999)[..., None]
+    count = np.arange(MOST + 1.0) * np.ones_like(more)
+    chance = some[..., None] * (1.0 - more) * more ** np.maximum(count - 1.0, 0.0)
+    chance[..., 0] = 1.0 - some
+    chance[..., -1] = some * more[..., 0] ** (MOST - 1)
+    count[..., -1] = MOST - 1.0 + 1.0 / (1.0 - more[..., 0])
+    return count, chance
+
+
 def first_token_quantile(
     work: Work, own: EngineParameters, rate: Array, others: Array, share: float
 ) -> Array:
@@ -80,13 +96,7 @@ def first_token_quantile(
     """
     of = pass_lengths(work, own)
     some, prompts, mean = gathered(rate, of)
-    # Geometric, beyond the first prompt of a pass.
-    more = np.clip(1.0 - some / prompts, 0.0, 0.999)[..., None]
-    count = np.arange(MOST + 1.0) * np.ones_like(more)
-    chance = some[..., None] * (1.0 - more) * more ** np.maximum(count - 1.0, 0.0)
-    chance[..., 0] = 1.0 - some
-    chance[..., -1] = some * more[..., 0] ** (MOST - 1)
-    count[..., -1] = MOST - 1.0 + 1.0 / (1.0 - more[..., 0])
+    count, chance = numbers(some, prompts)
     first, each = of.first[..., None], of.each[..., None]
     length = np.where(count > 0, first + (count - 1.0) * each, of.step[..., None])
     length = np.maximum(length, 1e-12)

@@ -163,6 +163,11 @@ def test_pipelines_hold_as_many_micro_batches_as_stages_are_left() -> None:
     assert found["embedding and head activations"] == exact([3 * T * H, 0, head])
 
 
+def test_stages_of_a_single_layer_hold_it_as_those_of_several_do() -> None:
+    found = memory(replace(DENSE, layers=3), plan(pp=3.0, dp=1.0), BARE).classes
+    assert found["activations"] == exact([3 * kept(T), 2 * kept(T), kept(T)])
+
+
 def test_full_recomputation_of_some_layers_and_of_groups() -> None:
     """A share of the layers keeps its input alone; of groups one input is kept, and all layers of
     one group are at work at a time, with the one that they come from."""

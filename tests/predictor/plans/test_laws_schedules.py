@@ -72,6 +72,46 @@ def test_no_pipeline_is_faster_than_what_it_holds_comes_back(
     assert float(pipeline_time(name, of, m)) >= float(pipeline_time(name, free, m))
 
 
+def test_interleaved_stages_wait_for_those_behind_by_hand() -> None:
+    """Two devices of two chunks, two micro-batches: the first device works 2 x 2.5 s; it waits for
+    the 2.2 s behind it less its own forward pass, 2.0, and less its own backward pass, 0.5, which
+    is less than three chunks' passes of what they are slower. The second works 2 x 2.2 s behind
+    2.5 s of the first. Chunks halve what is no work of its own."""
+    of = Passes(np.array([2.0, 0.0, 1.1]), np.array([0.5, 0.0, 1.1]), np.zeros(3),
+                np.array([1.0, 0.0, 1.0]))  # fmt: skip
+    first = 2 * 2.5 + (0.2 + min(1.7, 3 * 1.7)) / 2
+    second = 2 * 2.2 + 2.5 / 2
+    assert float(pipeline_time("1f1b", of, 2.0, 2.0)) == pytest.approx(max(first, second))
+    played = timeline("1f1b", *of.of_every_stage(), 2, 2)[-1].end
+    assert float(pipeline_time("1f1b", of, 2.0, 2.0)) == pytest.approx(played, rel=0.1)
+
+
+PASS = st.integers(1, 12)
+
+
+@given(
+    forward=st.tuples(PASS, PASS, PASS), backward=st.tuples(PASS, PASS, PASS),
+    inner=st.integers(0, 4), m=st.integers(1, 12), vpp=st.integers(2, 4),
+)  # fmt: skip
+def test_interleaved_pipelines_take_as_long_as_the_stage_that_waits_longest(
+    forward: tuple[int, ...], backward: tuple[int, ...], inner: int, m: int, vpp: int
+) -> None:
+    """Stage by stage, as its docstring counts what each waits for, not by the kinds of them."""
+    kinds = [0, *[1] * inner, 2]
+    f, b = ([float(passes[kind]) for kind in kinds] for passes in (forward, backward))
+    t, longest = [x + y for x, y in zip(f, b, strict=True)], 0.0
+    for k in range(len(t)):
+        behind = t[k + 1 :]
+        n = min(len(behind), m * vpp - 1)
+        idle = max(sum(behind) - n * f[k], 0.0)
+        after = (m * vpp - 1) * (max(behind, default=0.0) - b[k])
+        idle += max(min(sum(behind) - n * b[k], after), 0.0)
+        longest = max(longest, m * t[k] + (sum(t[:k]) + idle) / vpp)
+    of = Passes(*(np.array(one, float) for one in (forward, backward)), np.zeros(3),
+                np.array([1.0, inner, 1.0]))  # fmt: skip
+    assert float(pipeline_time("1f1b", of, float(m), float(vpp))) == pytest.approx(longest)
+
+
 @pytest.mark.parametrize("p", [2, 3, 4, 6])
 @pytest.mark.parametrize("name", ["zb-v", "dualpipe", "dualpipev"])
 def test_folded_pipelines_are_their_last_event_whichever_part_they_wait_for(

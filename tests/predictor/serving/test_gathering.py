@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.serving.gathering import (
+    MOST,
     PassLengths,
     first_token_quantile,
     gathered,
+    numbers,
     pass_lengths,
 )
 from predictor.serving.latency import WAITING_SHARE, beside, riding
@@ -64,6 +66,18 @@ def test_passes_have_as_many_prompts_as_come(rate, step, more, part):
     assert 0 < some <= prompts
     parts = (1 - some) * step + some * first + (prompts - some) * part * first
     assert mean == pytest.approx(parts, rel=0.03)
+
+
+@given(st.floats(0.01, 1.0), st.floats(1.0, 900.0))
+def test_passes_of_many_prompts_are_told_apart_and_none_is_lost(some, each):
+    """Shares add up to all passes and prompts to all that come; numbers are whole ones up to the
+    last, and each is as much rarer than the one before as that was."""
+    count, chance = numbers(np.array(some), np.array(some * each))
+    assert chance.sum() == pytest.approx(1.0)
+    assert (chance * count).sum() == pytest.approx(some * each)
+    assert count[:-1].tolist() == list(range(MOST))
+    assert chance[0] == pytest.approx(1.0 - some)
+    assert chance[2:-1] == pytest.approx(chance[1:-2] * (1.0 - 1.0 / each), abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from predictor import catalog
 from predictor.plans import ServingPlan
 from predictor.serving import predict_inference
 from predictor.serving.latency import _met, latencies, repeated, riding
-from predictor.serving.pass_times import DeviceTime
+from predictor.serving.pass_times import DeviceTime, meeting
 from tests.predictor.serving import bare
+from tests.predictor.serving.counted import plan
 
 REPLICAS = st.integers(2, 32)
 PROMPTS = st.floats(1e-3, 3.0)
@@ -114,3 +115,18 @@ def test_one_replica_is_as_if_none_met():
 
 def test_rare_prompts_are_waited_for_by_every_replica():
     assert float(repeated(work(meeting=8.0, running=0.001))) == pytest.approx(8.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share"),
+    [
+        ({"dp": 8.0, "tp": 1.0, "ep": 8.0}, 8.0),
+        ({"dp": 8.0, "tp": 2.0, "ep": 8.0}, 4.0),  # of two ranks each
+        ({"dp": 8.0, "tp": 2.0, "ep": 64.0}, 8.0),  # there are no more
+        ({"dp": 8.0, "tp": 4.0, "ep": 2.0}, 1.0),  # experts within a replica
+        ({"dp": 1.0, "tp": 1.0, "ep": 1.0}, 1.0),
+    ],
+)
+def test_those_meet_whose_ranks_share_experts(sizes, share):
+    assert float(meeting(plan(**sizes, replica_passes="padded"))) == share
+    assert float(meeting(plan(**sizes))) == 1.0, "where nothing is padded, nobody is waited for"

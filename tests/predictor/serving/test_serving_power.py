@@ -45,6 +45,19 @@ def test_shares_of_a_second_add_up_to_it() -> None:
         assert np.isclose(sum(float(one) for one in shares.values()), 1.0)
 
 
+def test_prompts_leave_a_twentieth_of_the_time_however_long_they_are() -> None:
+    fields = {
+        "model": "llama3-8b", "accelerator": "H100-SXM5-80GB", "gpus": 1, "concurrency": 8,
+        "input_len": 16000, "output_len": 2, "framework": "vllm", "version": "0.6.0",
+    }  # fmt: skip
+    found = complete_serving(parse(ServingPlanSpec, fields, "test"), CALIBRATION.run)
+    share = serving_activity(
+        predict_inference(found.model, found.cluster, found.plan, CALIBRATION), 1e6
+    ).share
+    assert float(np.max(share["prefill"])) == pytest.approx(0.95)
+    assert float(np.max(share["decode"])) == pytest.approx(0.05)
+
+
 def test_only_experts_scaled_by_block_fill_time_that_nobody_foresaw_with_padding() -> None:
     mixture = served("qwen3-235b-a22b", "fp8_block", 8)
     rate = float(mixture.output_tokens_per_s)

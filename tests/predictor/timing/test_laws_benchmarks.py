@@ -190,3 +190,14 @@ def test_whatever_stands_for_a_product_it_takes_its_own_start_and_its_ideal() ->
         time = float(shape_times(one, eight, known)[0][0])
         assert time >= (5e-5 + float(found.time[0])) * (1 - 1e-9)
         assert time <= 5e-5 + float(found.time[0]) * math.exp(3.0)
+
+
+def test_no_kernel_of_few_is_better_than_the_best_of_them_where_arithmetic_binds() -> None:
+    """Where it does not, nothing but the peak binds; one of many points has no such bound."""
+    quick, few = slow("gemm", 0.1, 2), replace(slow("gemm", 0.1, 2), least=0.4)
+    at = np.array([[0.0, 3.0], [0.01, 3.0], [0.7, 0.0]])
+    assert few.inefficiency(at) == pytest.approx([0.1, 0.4, 0.4])
+    assert quick.inefficiency(at) == pytest.approx([0.1] * 3)
+    perfect = replace(quick, biases=(np.array([-0.3]),))
+    assert perfect.inefficiency(at).tolist() == [0.0] * 3, "none beats its ideal"
+    assert replace(perfect, least=0.2).inefficiency(at) == pytest.approx([0.0, 0.2, 0.2])

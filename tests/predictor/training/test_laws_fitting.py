@@ -277,6 +277,9 @@ def test_as_many_sequences_at_once_as_fit_and_divide_a_ranks_share() -> None:
     assert most_at_once(draft(memory_gb=1e-3), layout, again, RUN, 8) == 0
     assert most_at_once(draft(global_batch=64), layout, again, RUN, 8) == 1
     assert most_at_once(draft(global_batch=100), layout, again, RUN, 8) == 1
+    for share in (2, 3):  # of 64 replicas; a share is divided as far as it can be
+        batch = draft(memory_gb=1e4, global_batch=64 * share)
+        assert most_at_once(batch, layout, again, RUN, 8) == share
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,8 @@ def test_passes_at_the_highest_clock_are_the_step_as_it_is(found: TrainingPredic
     for one in same.phases:
         if one.name in ("optimizer", "waiting"):
             assert float(one.time) <= float(usual[one.name].time) * (1 + 1e-9)
+    watts = {one.name: float(one.power) for one in same.phases}
+    assert watts["optimizer"] == pytest.approx(float(usual["optimizer"].power)), "of no pass"
     lower = np.zeros_like(highest)
     lower[..., 5] = spent
     slow = with_clocks(own, lower, slower=0.3)

@@ -87,11 +87,18 @@ def test_tensor_parallelism_costs_its_collectives() -> None:
     """Those of a layer six times, those of the ends once, of each micro-batch."""
     made = plan(tp=4.0, sequence_parallel=1.0)
     held = blocks(SMALL, made, stages(SMALL, made))
-    own, seconds = groups(made), 0.0
+    own, seconds, layer = groups(made), 0.0, 0.0
     for one in step_collectives(SMALL, made):
         time, _ = collective_time(one.op, one.bytes, own[one.group], DGX, NONE)
         seconds += float(time) * float(one.count) * float(held[one.module][2]) * 8
-    assert float(step(made).breakdown["tp_communication"]) == pytest.approx(seconds)
+        layer += float(time) * float(one.count) * (one.module in ("layer", "dense"))
+    found = step(made)
+    assert float(found.breakdown["tp_communication"]) == pytest.approx(seconds)
+    operators = step_operators(SMALL, made)
+    times = operator_times(operators, DGX.accelerator, NONE, (), sustained=True).time
+    for each, spent in zip(operators, times, strict=True):
+        layer += float(spent) * float(each.count) * (each.module in ("layer", "dense"))
+    assert float(found.layer_time) == pytest.approx(layer), "a layer is kept up by its own, too"
 
 
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero3"])

@@ -107,6 +107,13 @@ def test_replicas_end_together() -> None:
     one, plan = catalog.system("dgx-h100"), complete(system="dgx-h100", tp=8, dp=4).plan
     kinds = [(one, 2), (replace(one, name="other"), 2)]
     alike, _ = by_replica(catalog.model("llama3-8b"), kinds, plan, KNOWN)
+    small = replace(one, accelerator=replace(one.accelerator, memory=30e9))
+    for pair in ([(one, 2), (small, 2)], [(small, 2), (one, 2)]):
+        told, shares = by_replica(catalog.model("llama3-8b"), pair, plan, KNOWN)
+        assert float(told.cluster.accelerator.memory) == 30e9, "told of where there is least room"
+        assert [share.capacity for share in shares.shares] == [
+            float(machine.accelerator.memory) for machine, _ in pair
+        ]
     plain = predict(catalog.model("llama3-8b"), one, plan, KNOWN)
     assert float(alike.step_time) == pytest.approx(float(plain.step_time), rel=1e-12)
 

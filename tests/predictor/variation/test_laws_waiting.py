@@ -92,6 +92,8 @@ def test_a_correlated_series_has_its_spread_and_its_correlation() -> None:
     found = _correlated((200, 400), 0.5, 0.6, lots)
     assert found.std() == pytest.approx(0.5, rel=0.02)
     assert found[:, 0].std() == pytest.approx(0.5, rel=0.1)
+    begun = np.corrcoef(found[:, 0], found[:, 1])[0, 1]
+    assert begun == pytest.approx(0.6, abs=0.2), "from the first step on"
     one, two = (np.corrcoef(found[:, :-n].ravel(), found[:, n:].ravel())[0, 1] for n in (1, 2))
     assert (one, two) == (pytest.approx(0.6, abs=0.02), pytest.approx(0.36, abs=0.02))
 

@@ -15,7 +15,7 @@ import reckon
 from predictor.errors import InputError
 from predictor.plans import DIVISIONS, timeline
 from predictor.variation import packed, waiting_for
-from predictor.variation.packing import drawn, lengths_of, squares
+from predictor.variation.packing import cut, drawn, lengths_of, squares
 
 LONG = {"gpus": 64, "tp": 8, "pp": 2, "cp": 2, "global_batch": 32, "seq_len": 131072,
         "micro_batch": 1, "recompute": "full"}  # fmt: skip
@@ -52,6 +52,16 @@ def test_documents_that_fill_windows_are_counted_by_hand(tmp_path: Path) -> None
     padded = packed(str(file), "padded", 400.0)
     assert (padded.document, padded.useful) == (400.0, 0.5)
     assert packed("wlb", "unmasked", 4096.0).document == 4096.0
+
+
+@given(st.lists(st.integers(1, 60), min_size=1), st.integers(1, 20))
+def test_documents_that_are_cut_keep_their_tokens(lengths: list[int], window: int) -> None:
+    """As many windows as each fills, and what is left of it, a single token too."""
+    own, many = cut(np.array(lengths, float), float(window))
+    assert float((own * many).sum()) == sum(lengths)
+    assert ((own > 0) & (own <= window) & (many > 0)).all()
+    pieces = sum(-(-length // window) for length in lengths)
+    assert many.sum() == pieces
 
 
 def test_stated_quantiles_are_those_of_the_lengths() -> None:

@@ -34,6 +34,25 @@ def test_traffic_by_accesses() -> None:
     assert serving.UNFUSED == (SINGLE / HALF) * 1.5
 
 
+def test_kernels_that_an_expert_of_a_loop_launches() -> None:
+    """One by one, as the docstring names them: mask, where it holds, rows, the gate's other side,
+    activation and product, weights, the sum, copies; backward alike."""
+    forward = 1 + 3 + 1 + 1 + 2 + 2 + 1 + 2
+    backward = 1 + 3 + 3 + 3 + 3 + 4 + 3
+    assert (forward, backward) == mixture.LOOPED
+
+
+def test_traffic_of_what_clamps_and_filters() -> None:
+    """Halves of 16 bits read and written and both joined; gradients of each masked by its input and
+    both joined. A sort of 32-bit keys, beside what its docstring counts; four reads."""
+    half = HALF + HALF
+    assert mixture.CLAMPED == (2 * half + 2 * half, (half + HALF) * 2 + 2 * half)
+    passes = layer.DIGITS * layer.PAIR
+    assert layer.FILTER["sorted"] == passes + 8 + 8 + 12 + 8 + 5 + 9 + 16 + 4 + 12
+    assert layer.FILTER["fused"] == 4 * SINGLE
+    assert layer.WIDENED == 2 * SINGLE, "written wide, and its gradient"
+
+
 def test_blocks_and_chunks_are_those_of_their_kernels() -> None:
     assert (mamba.CHUNK, mamba.CONVOLUTION, mamba.STATE_BYTES) == (128.0, 4.0, SINGLE)
     assert serving.ALIGNED == 128.0, "DeepGEMM's rows of a block"

@@ -1,0 +1,142 @@
+"""What a request asks of a model, and what of the model answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.filling import Filler
+from predictor.catalog.software import Setting
+from predictor.errors import InputError
+from predictor.models.tower import Tower
+from predictor.serving import completion, simulation
+from predictor.serving.clients import Client
+from predictor.serving.completion import _seeing
+from predictor.serving.images import take_images
+from predictor.serving.pass_times import decode_time
+from predictor.serving.prefixes import CacheTier, Prefixes
+from predictor.work.serving import prompts
+from tests.predictor.dense import dense
+from tests.predictor.serving.counted import OWN, plan, work
+
+DENSE = dense(layers=6)
+WINDOWED = replace(DENSE, sliding_window=4096, sliding_pattern="every 3rd layer full")
+
+
+def test_only_windows_that_are_not_set_let_a_model_see_everything() -> None:
+    assert _seeing(WINDOWED, "model") is WINDOWED
+    assert _seeing(WINDOWED, "unset") == replace(WINDOWED, sliding_window=0)
+    for windows in ("model", "unset"):
+        assert _seeing(DENSE, windows) is DENSE, "has none"
+
+
+def test_heads_of_windowed_layers_do_not_see_further() -> None:
+    two = replace(WINDOWED, window_heads=4, window_head_dim=256)
+    with pytest.raises(InputError, match="heads of their own"):
+        _seeing(two, "unset")
+    assert _seeing(two, "model") is two
+
+
+@pytest.mark.parametrize(("tiles", "more"), [({}, 3 * 256), ({"image_tiles": 4}, 3 * 4 * 256)])
+def test_images_add_their_tiles_tokens_to_the_prompt(tiles: dict, more: int) -> None:
+    """Of InternVL's 256 each; a request without images is as it was."""
+    tower = Tower("vision", 2, 64, 4, 256, patches=1024, tokens=256, patch_width=588, merged=4)
+    filler = Filler({"input_len": 100, "images": 3, **tiles})
+    take_images(filler, replace(DENSE, tower=tower))
+    assert filler.values == {"input_len": 100 + more, "tiles": more / 256}
+    assert [one.value for one in filler.assumed] == [100 + more]
+    none = Filler({"input_len": 100, **tiles})
+    take_images(none, DENSE)
+    assert none.values == {"input_len": 100}
+    with pytest.raises(InputError, match="no second tower"):
+        take_images(Filler({"input_len": 100, "images": 1}), DENSE)
+
+
+@pytest.mark.parametrize("stated", [{}, {"tp": 4, "dp": 2, "drafted": 3}])
+def test_engines_are_asked_of_one_rank_without_drafts_unless_a_plan_says_so(
+    stated: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Setting] = []
+
+    def defaults(where: Setting, era: str | None, version: str) -> list[Any]:
+        asked.append(where)
+        return []
+
+    engine = SimpleNamespace(defaults=defaults, month=lambda version: "2025-01")
+    monkeypatch.setattr(completion, "engine_named", lambda name: engine)
+    device = catalog.accelerator("H100-SXM5-80GB")
+    completion._engine(Filler(stated), "bf16", DENSE, device)
+    (one,) = asked
+    usual = {"tp": 1, "dp": 1, "drafted": 0}
+    assert {name: getattr(one, name) for name in usual} == {**usual, **stated}
+
+
+@pytest.mark.parametrize("workers", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("rate", [None, 6.0])
+def test_workers_read_the_prompts_of_all_replicas(
+    workers: float, rate: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three, one is followed; where they read their own, it gets a third of what arrives."""
+    seen: dict[str, Any] = {}
+
+    def served(name: str, given: np.ndarray, came: Any) -> str:
+        seen.update(count=len(given), came=came)
+        return name
+
+    monkeypatch.setattr(simulation, "pass_table", lambda *given: "table")
+    monkeypatch.setattr(simulation, "read_table", lambda *given: "reading")
+    monkeypatch.setattr(simulation, "arrivals", lambda rate, count, bursts: (rate, count))
+    monkeypatch.setattr(simulation, "serve", lambda t, g, m, came, c: served("own", g, came))
+    monkeypatch.setattr(
+        simulation, "serve_apart", lambda r, t, g, m, came, c: served("apart", g, came)
+    )
+    one: Any = (DENSE, None, plan(dp=3.0, prefill_workers=workers), None, 10, Client(), rate, 4)
+    assert simulation.one_by_one(*one) == ("apart" if workers else "own")
+    every = 30 if workers and rate else 10
+    assert seen["count"] == every
+    assert seen["came"] == (None if rate is None else (6.0 if workers else 2.0, every))
+
+
+def test_a_static_batch_answers_no_clients() -> None:
+    inside = float(decode_time(work(static=1.0, streamed=1.0), OWN))
+    assert inside == float(decode_time(work(static=1.0), OWN))
+    assert inside < float(decode_time(work(streamed=1.0), OWN))
+
+
+def test_leading_pieces_are_known_up_to_the_first_that_is_not() -> None:
+    """All of what is asked for is counted; the last token of a prompt is always read; pieces come
+    from a lower tier in the time of each of their tokens."""
+    cached = Prefixes([CacheTier(100.0, 2e-3)])
+    pieces = [("a", 10.0), ("b", 20.0), ("c", 5.0)]
+    assert cached.known(pieces) == 0.0
+    assert cached.take(pieces, 36.0) == (0.0, 0.0)
+    cached.put(pieces[:2])
+    assert cached.known(pieces) == 30.0
+    assert cached.known(pieces[1:]) == 20.0
+    assert cached.known(pieces[2:] + pieces) == 0.0
+    assert cached.take(pieces, 36.0) == (30.0, 0.0)
+    cached.settle(20.0)  # the oldest goes down
+    assert cached.take(pieces, 30.0) == (29.0, pytest.approx(10 * 2e-3))
+    assert (cached.asked, cached.held) == (36.0 + 36.0 + 30.0, 30.0 + 29.0)
+    cached.settle(0.0)
+    assert cached.take(pieces[:1], 11.0) == (10.0, pytest.approx(10 * 2e-3))
+
+
+@pytest.mark.parametrize("experts", ["buffers", "other"])
+@pytest.mark.parametrize("weights", ["fp8_block", "fp8", "bf16"])
+def test_only_scales_by_block_are_multiplied_over_buffers(experts: str, weights: str) -> None:
+    own = plan(narrow_experts=experts, weights=weights)
+    assert own.in_buffers == (experts == "buffers" and weights == "fp8_block")
+
+
+@pytest.mark.parametrize(("part", "hidden"), [(20.0, 10.0), (100.0, 50.0), (np.inf, 50.0)])
+def test_a_query_misses_half_of_what_comes_with_it_in_its_pass(part: float, hidden: float) -> None:
+    """On average, of those in its part of the prompt; none where all see all."""
+    assert float(prompts(DENSE, 1.0, 100.0, part=part).hidden) == hidden
+    everything = prompts(replace(DENSE, causal=False), 1.0, 100.0, 30.0, part)
+    assert (everything.hidden, everything.seen) == (0.0, 130.0)

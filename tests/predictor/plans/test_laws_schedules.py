@@ -130,3 +130,34 @@ def test_folded_pipelines_are_their_last_event_whichever_part_they_wait_for(
         closed = float(pipeline_time(name, of, 2.0 * p, float(vpp)))
         played = timeline(name, *of.of_every_stage(), 2 * p, vpp)[-1].end
         assert closed == pytest.approx(played, rel=1e-9), (back, late)
+
+
+@given(
+    forward=st.tuples(PASS, PASS, PASS), backward=st.tuples(PASS, PASS, PASS),
+    weights=st.tuples(PASS, PASS, PASS), inner=st.integers(0, 4), m=st.integers(1, 12),
+    transfer=st.integers(0, 6), latency=st.integers(0, 6),
+)  # fmt: skip
+def test_zero_bubble_pipelines_take_as_long_as_the_stage_that_ends_last(
+    forward: tuple[int, ...], backward: tuple[int, ...], weights: tuple[int, ...], inner: int,
+    m: int, transfer: int, latency: int,
+) -> None:  # fmt: skip
+    """Stage by stage, as its docstring counts what each waits for, not by the kinds of them."""
+    kinds, hop = [0, *[1] * inner, 2], float(transfer + latency)
+    f, b, w = ([float(own[kind]) for kind in kinds] for own in (forward, backward, weights))
+    p, ends = len(kinds), []
+    for k in range(p):
+        n, work = min(p - 1 - k, m - 1), m * (f[k] + b[k] + w[k])
+        away = sum(f[k + 1 :]) + sum(b[k + 1 :]) + 2 * (p - 1 - k) * hop
+        own = sum(f[:k]) + k * hop + work + max(away - n * f[k], 0.0)
+        back = sum(f[:k]) + sum(b[:k]) + 2 * k * hop + work - min(k + 1, m) * w[k] + w[0]
+        ends.append(max(own, back))
+    way = sum(f) + sum(b) + 2 * (p - 1) * hop + w[0]
+    slowest = max(x + y + z for x, y, z in zip(f, b, w, strict=True))
+    more = (m - 1) * max(max(way / p, float(transfer)) - slowest, 0.0)
+    of = Passes(*(np.array(one, float) for one in (forward, backward, weights)),
+                np.array([1.0, inner, 1.0]), float(transfer), float(latency))  # fmt: skip
+    # A kind that there is none of has no part in it.
+    if not inner:
+        of = replace(of, forward=of.forward * [1, 0, 1], backward=of.backward * [1, 0, 1],
+                     weights=of.weights * [1, 0, 1])  # fmt: skip
+    assert float(pipeline_time("zb-h1", of, float(m))) == pytest.approx(max(ends) + more)

@@ -140,3 +140,29 @@ def test_a_query_misses_half_of_what_comes_with_it_in_its_pass(part: float, hidd
     assert float(prompts(DENSE, 1.0, 100.0, part=part).hidden) == hidden
     everything = prompts(replace(DENSE, causal=False), 1.0, 100.0, 30.0, part)
     assert (everything.hidden, everything.seen) == (0.0, 130.0)
+
+
+ALIKE = {"batch": 8, "serving": True, "variation": 0.0, "batching": "apart"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({}, 1.0),
+        ({"batch": 2}, 1.0),
+        ({"batch": 1}, 0.1),  # there is nobody to send with
+        ({"batch": np.inf}, 0.1),
+        ({"variation": 0.01}, 0.1),
+        ({"lengths": "exponential"}, 0.1),
+        ({"batching": "mixed"}, 0.1),
+        ({"serving": False}, 0.1),
+        ({"variation": 0.5, "rounds": 4}, 0.25),
+        ({"variation": 0.5, "rounds": 0.5}, 1.0),
+    ],
+)
+def test_clients_of_alike_requests_send_together_and_others_once(
+    changes: dict[str, Any], share: float
+) -> None:
+    """The first of the ten, or so many, requests that each sends meets all the others'."""
+    found = completion._together({**ALIKE, **changes})
+    assert (found.field, found.value) == ("synchrony", pytest.approx(share))

@@ -201,3 +201,18 @@ def test_no_kernel_of_few_is_better_than_the_best_of_them_where_arithmetic_binds
     perfect = replace(quick, biases=(np.array([-0.3]),))
     assert perfect.inefficiency(at).tolist() == [0.0] * 3, "none beats its ideal"
     assert replace(perfect, least=0.2).inefficiency(at) == pytest.approx([0.0, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("rows", [1.0, 7.0, 15.0, 100.0])
+def test_products_of_odd_rows_take_no_longer_than_with_rows_of_zeros(rows: float) -> None:
+    """Kernels that take e^2 times as long where rows are no multiple of eight."""
+    odd = shapes("gemm", "bf16", rows, 4096.0, 4096.0, 1.0)
+    even = shapes("gemm", "bf16", 8.0 * math.ceil(rows / 8.0), 4096.0, 4096.0, 1.0)
+    count = ideal(odd, DEVICE).features.shape[1]
+    aligned = np.zeros((count, 1))
+    aligned[15] = -2.0
+    own = replace(slow("gemm", 2.5, count), weights=(aligned,))
+    known = Calibration("far", kernels={("gemm", "bf16", "*other"): own})
+    assert _time(odd, known) == pytest.approx(_time(even, known))
+    alone = ideal(odd, DEVICE).time[0] * math.exp(2.5) + own.latency
+    assert _time(odd, known) < 0.5 * alone

@@ -50,6 +50,8 @@ def test_parts_add_up_and_nothing_helps_by_more_than_all(fields: dict) -> None:
     assert sum(why.terms.values()) == pytest.approx(why.step_time)
     assert sum(ground.share for ground in why.grounds) == pytest.approx(1.0)
     assert all(0 < remedy.saves < why.step_time for remedy in why.remedies)
+    told = {remedy.name for remedy in why.remedies}
+    assert ("framework factor" in told) == (why.terms["framework"] > 1e-6 * why.step_time)
     for remedy in why.remedies:
         assert remedy.share == pytest.approx(remedy.saves / why.step_time)
     saves = [remedy.saves for remedy in why.remedies]

@@ -102,6 +102,18 @@ def test_what_is_around_a_towers_layers_counts_once_however_many_they_are() -> N
     np.testing.assert_allclose(most, each * (48 + around), rtol=1e-9)
 
 
+def test_a_layer_of_a_tower_keeps_as_much_of_a_micro_batch_in_every_pipeline() -> None:
+    one = complete(images=3)
+    seen = one.seen
+    assert seen is not None
+    kept = [
+        towers.tower_layer(SEES, one.cluster, replace(one.plan, pp=pp), KNOWN, seen).activations
+        for pp in (2.0, 4.0, 8.0)
+    ]
+    assert kept[0] > 0.0
+    assert kept == pytest.approx([kept[0]] * 3)
+
+
 def test_a_tower_of_next_to_nothing_costs_next_to_nothing() -> None:
     tiny = Tower("vision", 1, 1024, 16, 4096, patches=64, tokens=16, patch_width=588)
     found, _ = dealt_step(complete(replace(PLAIN, tower=tiny), images=1, pp=1, gpus=2), KNOWN)

@@ -14,14 +14,14 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
-from predictor.memory import MEMORY_FRACTION
+from predictor.memory import MEMORY_FRACTION, memory
 from predictor.memory.training import allocation
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.dealt import Dealt
 from predictor.training.prediction import TrainingPrediction, predict
 from predictor.training.uneven import dealt_step
 from predictor.training.unlike_replicas import by_replica
-from predictor.training.unlike_stages import by_stage
+from predictor.training.unlike_stages import _line, by_stage
 from predictor.variation.swarm import balanced, rate_of_stages, utilisation, with_churn
 
 KNOWN = load("default")
@@ -91,6 +91,23 @@ def test_small_memories_take_fewer_layers() -> None:
     assert float(found.memory.peak) == pytest.approx(full.memory)
     assert all(share.memory <= share.capacity for share in dealt.shares)
     assert dealt.shares[0].layers < dealt.shares[1].layers
+
+
+def test_stages_hold_what_those_of_a_plain_pipeline_hold() -> None:
+    """First, inner ones behind it and last; every further inner one a micro-batch less."""
+    request = complete(system="dgx-h100", tp=2, pp=4, recompute="none")
+    one, plan = request.cluster, request.plan
+    kinds = [(one, 2), (replace(one, name="other"), 2)]
+    line = _line(request.model, kinds, plan, KNOWN, None, (), ())
+    assert line.even() == [8] * 4
+    held = line.held(line.even())
+    whole = memory(request.model, plan, KNOWN.run)
+    plain = sum(np.broadcast_to(value, (3,)) for value in whole.classes.values())
+    assert held[:2] == pytest.approx(plain[:2])
+    assert held[3] == pytest.approx(plain[2])
+    active = float(whole.classes["activations"][1]) / 3.0
+    lost = allocation(KNOWN.run, plan.framework).fragmentation
+    assert held[1] - held[2] == pytest.approx(active * (1.0 + lost))
 
 
 def test_replicas_end_together() -> None:

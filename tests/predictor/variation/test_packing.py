@@ -15,7 +15,7 @@ import reckon
 from predictor.errors import InputError
 from predictor.plans import DIVISIONS, timeline
 from predictor.variation import packed, waiting_for
-from predictor.variation.packing import cut, drawn, lengths_of, squares
+from predictor.variation.packing import SHORT, WINDOWS, cut, drawn, lengths_of, squares
 
 LONG = {"gpus": 64, "tp": 8, "pp": 2, "cp": 2, "global_batch": 32, "seq_len": 131072,
         "micro_batch": 1, "recompute": "full"}  # fmt: skip
@@ -186,6 +186,32 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     empty.write_text("")
     with pytest.raises(InputError, match="no lengths"):
         lengths_of(str(empty))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_attend_token_by_token(ranks: int, tmp_path: Path) -> None:
+    """A token sees those of its document before it in its window, 2 k + 1 of twice the square; rank
+    i has chunks i and 2 c - 1 - i. Whole documents are shared evenly, shorter pieces of each as
+    slow as `SHORT` says."""
+    file, window = tmp_path / "lengths", 16
+    file.write_text("3\n7\n20\n41\n")
+    ends = drawn(lengths_of(str(file)), float(window), WINDOWS)
+    token = np.arange(WINDOWS * window)
+    bounds = np.union1d(np.append(ends, 0.0), window * np.arange(WINDOWS))
+    begun = bounds[np.searchsorted(bounds, token, "right") - 1]
+    work = (2 * (token - begun) + 1).reshape(WINDOWS, 2 * ranks, -1).sum(axis=2)
+    load = np.array([work[:, i] + work[:, 2 * ranks - 1 - i] for i in range(ranks)])
+    mean, sequence = load.mean(axis=0), load.max(axis=0)
+    pieces = np.diff(np.append(bounds, WINDOWS * window))
+    squared = np.bincount((bounds // window).astype(int), pieces**2, WINDOWS)
+    linear = SHORT * window
+    document = mean * (squared + linear * math.sqrt(ranks)) / (squared + linear)
+    expected = [own.mean() / mean.mean() for own in (sequence, document)]
+    expected.append(np.minimum(sequence, document).mean() / mean.mean())
+    found = [
+        packed(str(file), "fixed", float(window), float(ranks), way).cp_load for way in DIVISIONS
+    ]
+    assert found == pytest.approx(expected)
 
 
 def test_two_documents_of_half_a_window_leave_every_rank_the_same() -> None:

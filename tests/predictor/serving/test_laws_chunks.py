@@ -1,0 +1,53 @@
+"""Passes of engines whose tokens go to their experts in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog import load
+from predictor.serving.passes import Pass, body
+from tests.predictor.serving.counted import plan
+
+MIXTURE, PLAIN = catalog.model("qwen3-30b-a3b"), catalog.model("llama3-8b")
+DGX, KNOWN = catalog.system("dgx-h100"), load("kernels-only")
+
+
+def made(model: Any, chunks: Any, tokens: float, sustained: bool) -> Pass:
+    sizes = {"tp": 1.0, "dp": 8.0, "ep": 8.0} if model.is_moe else {"tp": 8.0}
+    own = plan(**sizes, expert_chunks=chunks)
+    return body(
+        model, DGX, own, np.asarray(tokens), np.asarray(8.0), KNOWN, captured=0.0,
+        sustained=sustained,
+    )  # fmt: skip
+
+
+def test_of_prompts_in_parts_at_least_the_first_parts_way_shows() -> None:
+    """And no more than all of it where it hides behind experts; what computes is as ever."""
+    whole = made(MIXTURE, 1.0, 8192.0, True)
+    travel = float(whole.terms["ep_communication"])
+    for chunks in (2.0, 4.0):
+        own = made(MIXTURE, chunks, 8192.0, True)
+        assert 0.9 * travel / chunks < float(own.terms["ep_communication"]) < travel
+        for name, value in own.terms.items():
+            if name != "ep_communication":
+                assert float(value) == pytest.approx(float(whole.terms[name]))
+    both = made(MIXTURE, np.array([1.0, 4.0]), 8192.0, True).terms["ep_communication"]
+    assert both.tolist() == pytest.approx([travel, float(own.terms["ep_communication"])])
+
+
+def test_passes_that_decode_are_not_cut() -> None:
+    one, four = (made(MIXTURE, chunks, 64.0, False).terms for chunks in (1.0, 4.0))
+    assert {name: float(value) for name, value in four.items()} == pytest.approx(
+        {name: float(value) for name, value in one.items()}
+    )
+
+
+def test_what_has_no_experts_has_no_parts() -> None:
+    one, four = (made(PLAIN, chunks, 8192.0, True).terms for chunks in (1.0, 4.0))
+    assert {name: float(value) for name, value in four.items()} == pytest.approx(
+        {name: float(value) for name, value in one.items()}
+    )

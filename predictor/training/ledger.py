@@ -188,7 +188,7 @@ def _inside(book: Ledger) -> None:
     for (slot, _), exchange in parts.inside.items():
         if slot.behind == PASSES:
             continue
-        share = run.overlap.get(slot.kind, 0.0) if slot.behind else 0.0
+        share = run.overlap.get(slot.kind, 0.0)  # of no window where it hides behind nothing
         window = book.stretch.get(slot.behind, 1.0) * exchange.window
         shown, behind = shown_and_hidden(book.wire(exchange), window, share, run.contention)
         add = book.on_stages(slot.place, shown * exchange.count)

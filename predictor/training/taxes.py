@@ -45,7 +45,7 @@ def _overlapped(
         if slot.kind != "tp" or slot.behind == PASSES:
             found[(slot, at)] = exchange
             continue
-        share = run.overlap.get("tp", 0.0) if slot.behind else 0.0
+        share = run.overlap.get("tp", 0.0)
         window = stretched(run.factors, slot.behind) * exchange.window if slot.behind else 0.0
         hidden = np.minimum(exchange.time, share * window)
         now = exchange.time + (run.contention - 2.0) * hidden

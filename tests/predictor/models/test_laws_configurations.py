@@ -85,6 +85,22 @@ def test_every_fourth_layer_has_attention_where_nothing_is_listed() -> None:
             _delta({"full_attention_interval": every}, 12, "test")
 
 
+@pytest.mark.parametrize(
+    ("stated", "width"),
+    [
+        ({"shared_expert_ffn_hidden": 320, "ffn_hidden": 200}, 320),
+        ({"ffn_hidden": 200}, 200),
+        ({}, 0),
+    ],
+)
+def test_granites_without_experts_have_what_is_stated_of_a_feed_forward_block(
+    stated: dict[str, int], width: int
+) -> None:
+    found: dict[str, Any] = dict(stated)
+    _granite({"layer_types": ["attention"] * 3}, found, "test")
+    assert found == {"ffn_hidden": width, "positions": "rope"}
+
+
 def test_granites_layers_are_two_blocks() -> None:
     kinds = ["mamba", "mamba", "attention"]
     found: dict[str, Any] = {"shared_expert_ffn_hidden": 90, "mamba_heads": 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from predictor.plans.schedules import Passes
 from predictor.timing.calibration import RunParameters
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.faults import _stages
-from predictor.training.ledger import _beside, _waiting, shown_and_hidden
+from predictor.training.ledger import _beside, _inside, _waiting, shown_and_hidden
 from predictor.training.software import Environment
 from predictor.variation.meeting import late
 from predictor.work import PASSES
@@ -68,6 +69,33 @@ def test_nothing_hides_without_an_overlap() -> None:
     assert hide.tolist() == [0.0, 0.0]
     assert show == pytest.approx([2.0 * 0.3, 2.0 * 1.0])
     assert shown_and_hidden(np.array(2.0), np.array(4.0), 0.25, 1.0) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("behind", ["gemm", ""])
+@pytest.mark.parametrize("overlap", [{}, {"ep": 1.0}, {"tp": 0.5}, {"tp": 0.1}])
+def test_collectives_inside_a_stage_hide_behind_the_kernels_that_they_are_said_to(
+    behind: str, overlap: dict[str, float]
+) -> None:
+    """Three of 0.4 s a layer, two layers a stage: behind a product of 1 s, which takes half as long
+    again in a step, as far as their kind overlaps at all; behind nothing all of it shows."""
+    window = (1.0 if behind else 0.0) * np.ones(3)
+    one = replace(exchange(0.4, 3.0), window=window)
+    seen: list[tuple[float, float]] = []
+    book = SimpleNamespace(
+        parts=SimpleNamespace(
+            inside={(Slot("tp", "allgather", "layer", behind), 0): one},
+            spread=lambda value: value, mean_layer={"layer": 1.0},
+        ),
+        run=RunParameters(overlap=overlap, contention=1.2), stretch={"gemm": 1.5},
+        wire=lambda one: one.time, on_stages=lambda module, value: 2.0 * value,
+        book=lambda kind, show, hide, *_: seen.append((float(show[0]), float(hide[0]))),
+        note_routed=lambda module, time: None, layer=np.zeros(3),
+    )  # fmt: skip
+    _inside(book)  # type: ignore[arg-type]
+    hides = min(0.4, overlap.get("tp", 0.0) * 1.5) if behind else 0.0
+    shows = 0.4 - hides + 0.2 * hides
+    assert seen == [pytest.approx((6.0 * shows, 6.0 * hides))]
+    assert book.layer.tolist() == pytest.approx([3.0 * shows] * 3)
 
 
 def test_a_stage_is_slow_in_all_that_it_does() -> None:

@@ -83,6 +83,24 @@ def test_computation_is_the_operators_times_their_executions(fields: dict[str, o
     assert sum(map(float, found.breakdown.values())) == pytest.approx(float(found.step_time))
 
 
+def test_a_family_is_as_uncertain_as_its_operators_on_average() -> None:
+    """By how long each lasts in a model of six layers and one of each end."""
+    made = plan()
+    operators = step_operators(SMALL, made)
+    timing = operator_times(operators, DGX.accelerator, NONE, (), sustained=True)
+    lasts, doubt = dict[str, float](), dict[str, float]()
+    for at, one in enumerate(operators):
+        many = 1.0 if one.module in ("embedding", "head") else 6.0
+        spent = many * float(one.count) * float(timing.time[at])
+        family = timing.family[at]
+        lasts[family] = lasts.get(family, 0.0) + spent
+        doubt[family] = doubt.get(family, 0.0) + spent * float(timing.sigma[at])
+    found = taken(made).sigmas
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {name: doubt[name] / lasts[name] if lasts[name] else 0.0 for name in lasts}
+    )
+
+
 def test_tensor_parallelism_costs_its_collectives() -> None:
     """Those of a layer six times, those of the ends once, of each micro-batch."""
     made = plan(tp=4.0, sequence_parallel=1.0)

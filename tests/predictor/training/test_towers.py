@@ -74,6 +74,8 @@ def test_every_tile_is_seen_once(more: dict[str, Any]) -> None:
     seen = request.seen
     assert seen is not None
     assert seen.tiles == 12.0
+    told = complete(images=3, image_tiles=1 / 3 + 0.001, **more)
+    assert [one.value for one in told.assumed if one.field == "tiles"] == [1.003]
     ranks = request.plan
     own = towers._plan(SEES, ranks, seen)
     assert float(own.micro_batch) * float(ranks.cp) == 12.0 * float(ranks.micro_batch)

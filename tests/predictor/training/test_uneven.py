@@ -108,6 +108,12 @@ def test_stages_hold_what_those_of_a_plain_pipeline_hold() -> None:
     active = float(whole.classes["activations"][1]) / 3.0
     lost = allocation(KNOWN.run, plan.framework).fragmentation
     assert held[1] - held[2] == pytest.approx(active * (1.0 + lost))
+    # Where data come late, every deal waits as long as the one that is told.
+    whole_step = line.total(line.even())[0]
+    late = replace(line, tables=[replace(t, loading=whole_step + 5.0) for t in line.tables])
+    told, dealt = late.prediction(late.even(), 2.0, 1.5, KNOWN)
+    assert float(told.breakdown["data_loading"]) == pytest.approx(5.0)
+    assert (dealt.even, dealt.cool) == (pytest.approx(7.0), pytest.approx(6.5))
 
 
 def test_replicas_end_together() -> None:
@@ -124,6 +130,13 @@ def test_replicas_end_together() -> None:
     one, plan = catalog.system("dgx-h100"), complete(system="dgx-h100", tp=8, dp=4).plan
     kinds = [(one, 2), (replace(one, name="other"), 2)]
     alike, _ = by_replica(catalog.model("llama3-8b"), kinds, plan, KNOWN)
+    tiers = tuple(replace(tier, bandwidth=0.1 * tier.bandwidth) for tier in one.tiers)
+    far = replace(one, name="slow", tiers=tiers)
+    _, mixed = by_replica(catalog.model("llama3-8b"), [(one, 2), (far, 2)], plan, KNOWN)
+    each = [predict(catalog.model("llama3-8b"), m, plan, KNOWN) for m in (one, far)]
+    ends = [float(p.breakdown["dp_communication"] + p.breakdown["optimizer"]) for p in each]
+    paces = [float(p.step_time) - end for p, end in zip(each, ends, strict=True)]
+    assert mixed.even == pytest.approx(max(paces) + max(ends)), "each as slow as the slowest"
     small = replace(one, accelerator=replace(one.accelerator, memory=30e9))
     for pair in ([(one, 2), (small, 2)], [(small, 2), (one, 2)]):
         told, shares = by_replica(catalog.model("llama3-8b"), pair, plan, KNOWN)

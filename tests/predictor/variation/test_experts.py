@@ -36,6 +36,24 @@ def test_chance_alone() -> None:
     assert busiest(Loads("zipf", 1.0), 256, 8, 1).load == 1.0
 
 
+@pytest.mark.parametrize(("a", "copies"), [(0.5, 20.0), (2.0, 100.0)])
+def test_uneven_tokens_are_counted_too(a: float, copies: float) -> None:
+    """Loads that are drawn, of which each rank gets a number by chance."""
+    lots = np.random.default_rng(11)
+    share = 8 * lots.dirichlet([a * 32] * 8, 20_000)
+    mean = (lots.poisson(copies * share) / copies).max(axis=1).mean()
+    found = busiest(Loads("dirichlet", a), 256, 8, 8, copies).load
+    assert found == pytest.approx(mean, rel=0.01)
+
+
+def test_counted_tokens_of_stated_loads_vary_as_their_root() -> None:
+    """Of eight alike ranks: the mean largest of as many normal numbers, 1.4236 (Harter 1961)."""
+    even = Loads("file", weights=(1.0,) * 64)
+    for copies in (1e4, 1e6):
+        found = busiest(even, 64, 8, 8, copies).load
+        assert (found - 1.0) * np.sqrt(copies) == pytest.approx(1.4236, rel=0.03)
+
+
 def test_zipf_by_hand() -> None:
     """Four experts of 1, 1/2, 1/3, 1/4 on two ranks of two: the pairs of the first with each of
     the others, alike in likelihood; dealt: 1 with 1/4, 1/2 with 1/3; one replica each for the two

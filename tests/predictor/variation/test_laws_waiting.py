@@ -107,6 +107,13 @@ def test_lots_that_nothing_varies_are_the_step_itself() -> None:
     assert found.quantile == (1.0, 1.0, 1.0)
 
 
+def test_slow_accelerators_lengthen_what_is_drawn() -> None:
+    """All of them slow by a tenth and, on average, a hundredth more: a rank by itself is, too."""
+    slow = Profile("own", slow_share=1.0, slow_least=0.1, slow_scale=0.01)
+    found = draw(Meeting(1.0, 1.0, 1.0, 1.0), 0.0, 0.0, slow, STILL, draws=1200)
+    assert found.shift == pytest.approx(0.11, abs=5 * 0.01 / math.sqrt(ALLOCATIONS))
+
+
 def test_lots_know_how_sure_they_are() -> None:
     """Of a static spread of 8 accelerators: d_8 s from allocation to allocation, a root of
     `ALLOCATIONS` less for their mean; a pipeline that is half of the step spreads half as much."""

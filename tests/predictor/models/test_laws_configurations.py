@@ -9,7 +9,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from predictor.errors import InputError
+from predictor.models import Model
 from predictor.models.counts import LARGEST
+from predictor.models.families import DEFAULTS
 from predictor.models.huggingface import _delta, _experts, _falcon, _granite, from_config
 from predictor.models.mixed import marked, mimo_v2, step
 from predictor.models.narrowing import _listed
@@ -211,3 +213,25 @@ def test_a_list_holds_modules_by_name_part_glob_and_expression() -> None:
     assert _listed(("other", "mlp"))(name)
     with pytest.raises(InputError, match="is no regular expression"):
         _listed(("re:(",))
+
+
+def test_what_a_language_model_within_another_leaves_out_is_its_class_s() -> None:
+    """Llama's class is Llama 1 7B; Gemma 3's is Gemma 2 2B (report, table 1: 2,304 wide, 26 layers,
+    windows of 4,096) with Gemma 3's words: 675 M parameters of embeddings at 4B, whose width is
+    2,560, and 1,012 M at 12B with 3,840 (report, table 1)."""
+    llama, gemma = DEFAULTS["llama"], DEFAULTS["gemma3_text"]
+    own = Model(
+        name="llama", layers=llama["num_hidden_layers"], hidden=llama["hidden_size"],
+        heads=llama["num_attention_heads"], kv_heads=32, head_dim=128,
+        ffn_hidden=llama["intermediate_size"], vocab=llama["vocab_size"],
+    )  # fmt: skip
+    assert own.parameters == pytest.approx(6.738e9, rel=1e-3)
+    small = {
+        "num_hidden_layers": 26, "hidden_size": 2304, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
+        "sliding_window": 4096,
+    }  # fmt: skip
+    assert {name: gemma[name] for name in small} == small
+    assert set(gemma) == {*small, "vocab_size"}
+    for width, millions in ((2560, 675), (3840, 1012)):
+        assert gemma["vocab_size"] * width == pytest.approx(millions * 1e6, rel=0.01)

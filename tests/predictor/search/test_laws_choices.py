@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.plans import SCHEDULES
 from predictor.search.choices import (
     CHOICES,
     PAIRED,
@@ -24,7 +25,6 @@ from predictor.search.choices import (
     _split_sequences,
     everywhere,
 )
-from predictor.plans import SCHEDULES
 from tests.predictor.dense import dense
 
 DENSE = dense(layers=6, heads=16, kv_heads=4, head_dim=128, ffn_hidden=4096, vocab=8192)

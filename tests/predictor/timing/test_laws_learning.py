@@ -213,3 +213,10 @@ def test_sizes_tell_runs_apart_only_where_the_prior_says_so() -> None:
     assert (less[~np.eye(4, dtype=bool)] < PRIOR.near**2).all()
     assert restless(np.array([[True, True], [True, False]])).tolist() == [True, False]
     assert isinstance(learn(PRIOR, one, np.zeros(4)), Learned)
+
+
+def test_hosts_cost_from_an_eighth_to_eight_times_what_they_usually_do() -> None:
+    """In steps of a root of two, the usual one among them."""
+    assert np.exp(HOSTS[[0, -1]]) == pytest.approx([1 / 8, 8.0])
+    assert np.exp(np.diff(HOSTS)) == pytest.approx(math.sqrt(2.0))
+    assert HOSTS[len(HOSTS) // 2] == 0.0

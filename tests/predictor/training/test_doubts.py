@@ -6,11 +6,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import reckon
 from predictor.catalog import load
 from predictor.plans import feasible
+from predictor.precision import ELEMENT_BYTES
 from predictor.training.completion import TRAINED_LOAD
 from predictor.training.doubts import LAYOUT, MATTERS, OTHERS, OTHERWISE, USUAL, others
 
@@ -147,3 +149,21 @@ def test_narrower_products_are_doubted_where_there_are_some(system: str, others:
         assert open_["precision"].value == "bf16"
         assert open_["precision"].change < 0.0
         assert "precision" not in doubted(precision="bf16")
+
+
+def test_other_values_are_doublings_and_bytes_of_types() -> None:
+    """Up to eight sequences or chunks at a time; gradients travel in 16 or 32 bits; a factor of a
+    layout is undone by the other."""
+    for field in ("vpp", "micro_batch"):
+        assert OTHERS[field] == tuple(2**power for power in range(4))
+    assert OTHERS["reduce_bytes"] == (ELEMENT_BYTES["bf16"], ELEMENT_BYTES["fp32"])
+    for field in LAYOUT:
+        assert np.prod(OTHERS[field]) == 1.0
+        assert max(OTHERS[field]) == 2.0
+    loads = OTHERS["expert_load"]
+    assert min(loads) == 1.0
+    assert list(loads) == sorted(loads)
+    shares = [share for field, share in OTHERWISE.items() if field != "framework"]
+    assert all(0.0 < share < 0.5 for share in shares), "what is assumed is what most have"
+    assert pytest.approx(np.mean(shares), abs=0.005) == USUAL
+    assert OTHERWISE["framework"] == 1.0, "nobody runs the neutral one"

@@ -46,7 +46,7 @@ def test_traffic_of_what_clamps_and_filters() -> None:
     """Halves of 16 bits read and written and both joined; gradients of each masked by its input and
     both joined. A sort of 32-bit keys, beside what its docstring counts; four reads."""
     half = HALF + HALF
-    assert mixture.CLAMPED == (2 * half + 2 * half, (half + HALF) * 2 + 2 * half)
+    assert (2 * half + 2 * half, (half + HALF) * 2 + 2 * half) == mixture.CLAMPED
     passes = layer.DIGITS * layer.PAIR
     assert layer.FILTER["sorted"] == passes + 8 + 8 + 12 + 8 + 5 + 9 + 16 + 4 + 12
     assert layer.FILTER["fused"] == 4 * SINGLE

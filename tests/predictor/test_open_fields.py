@@ -19,11 +19,22 @@ from predictor.catalog.systems import NODE_FALLBACK
 from predictor.hardware.accelerators import DEFAULT_CLOCK
 from predictor.memory import MEMORY_FRACTION
 from predictor.plans import TrainingPlan
+from predictor.plans.fields import (
+    AMOUNT,
+    BUDGET,
+    COUNT,
+    LOAD,
+    NATURAL,
+    PART,
+    POSITIVE,
+    SHARE,
+)
 from predictor.precision import ELEMENT_BYTES, PRECISIONS
 from predictor.search.ranking import DAY, HOUR
 from predictor.serving.clients import VARIATION
 from predictor.serving.completion import ROUNDS
 from predictor.timing.adaptation import STRAYED
+from predictor.units import CM2, GB, GIB, MM, MM2, PJ_PER_BIT, SUFFIXES, Z80
 
 ONES: dict[str, str] = {
     "catalog": "Setting.tp Setting.dp",
@@ -188,3 +199,42 @@ def test_a_plan_that_states_no_bytes_has_those_of_sixteen_bits() -> None:
     assert (open_.weight_bytes, open_.gather_bytes) == (usual.weight, usual.weight)
     assert open_.optimizer_bytes == usual.optimizer
     assert (open_.gradient_bytes, open_.reduce_bytes, open_.logit_bytes) == (4.0, 4.0, 8.0)
+
+
+def test_what_published_software_takes_unless_told() -> None:
+    """Megatron's make-vocab-size-divisible-by; DeepEP's `Buffer.num_sms`; vLLM's tokens of a pass
+    on H100 (engine/arg_utils.py @ 0.8.0) and its share of the memory; adapters of rank 16 (PEFT's
+    examples), served as they were trained."""
+    plans = left_open("plans")
+    assert plans["TrainingPlan.vocab_multiple"] == 128.0
+    assert plans["TrainingPlan.dispatch_processors"] == 20.0
+    assert plans["ServingPlan.chunk"] == 8192.0
+    assert plans["ServingPlan.memory_fraction"] == 0.9
+    assert plans["TrainingPlan.lora_rank"] == plans["ServingPlan.adapter_rank"] == 16.0
+    assert 0.6 <= plans["ServingPlan.acceptance"] <= 0.8
+
+
+def test_kinds_of_numbers_end_where_their_meaning_does() -> None:
+    """Shares at nothing and at all, parts above nothing, ratios from one on, counts at one or at
+    nothing."""
+    assert (SHARE.least, SHARE.most, PART.above, PART.most) == (0, 1, 0, 1)
+    assert (LOAD.least, LOAD.most) == (1, 1000)
+    assert (COUNT.least, NATURAL.least, COUNT.most) == (1, 0, NATURAL.most)
+    for kind in (POSITIVE, BUDGET, AMOUNT):
+        assert kind.below == 1e30
+    assert (POSITIVE.above, BUDGET.above, AMOUNT.least) == (0, 0, 0)
+
+
+def test_units_are_powers_of_ten() -> None:
+    """Of a square as the square of its side's; bits an eighth of bytes."""
+    assert (GB, GIB) == (10.0**9, 1024.0**3)
+    assert pytest.approx(MM**2) == MM2
+    assert (MM, CM2) == (1e-3, 1e-4)
+    assert pytest.approx(8 * 1e-12) == PJ_PER_BIT
+    assert pytest.approx(NormalDist().inv_cdf(0.9), abs=1e-4) == Z80
+    for suffix, value in SUFFIXES.items():
+        scale = {"g": 9, "t": 12, "m": 6, "k": 3}.get(suffix[1], 0)
+        scale = {"_us": -6, "_ms": -3}.get(suffix, scale)
+        eighth = 8.0 if suffix == "_gbps" else 1.0
+        expected = GIB if suffix == "_gib" else 10.0**scale / eighth
+        assert value == pytest.approx(expected), suffix

@@ -1,0 +1,19 @@
+"""Constants of models by what publishers' files say."""
+
+from __future__ import annotations
+
+from predictor.models import choosing, repeated
+from predictor.models.model import NO_INDEX
+from predictor.models.narrowing import NEGLIGIBLE
+
+
+def test_layers_that_compress_keys_do_so_by_four_or_by_a_hundred_and_twenty_eight() -> None:
+    """DeepSeek-V4's `compress_ratios`: none, 4 and 128 (configuration_deepseek_v4.py)."""
+    kinds = (choosing.WINDOW, choosing.CHOOSING, choosing.POOLING)
+    assert dict(zip((0, 4, 128), kinds, strict=True)) == choosing.RATIOS
+    assert set(NO_INDEX.values()) == {0}
+
+
+def test_products_run_again_wholly_or_every_other_time() -> None:
+    assert (repeated.GONE, repeated.UNKNOWN) == (1.0, 1 / 2)
+    assert NEGLIGIBLE == 1e-3, "a tenth of a percent"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictor.plans.critical import _in_turn, _Line
 from predictor.plans.events import timeline
 from predictor.plans.schedules import SCHEDULES, Passes, pipeline_time
 
@@ -161,3 +162,36 @@ def test_zero_bubble_pipelines_take_as_long_as_the_stage_that_ends_last(
         of = replace(of, forward=of.forward * [1, 0, 1], backward=of.backward * [1, 0, 1],
                      weights=of.weights * [1, 0, 1])  # fmt: skip
     assert float(pipeline_time("zb-h1", of, float(m))) == pytest.approx(max(ends) + more)
+
+
+@given(
+    times=st.tuples(PASS, PASS, PASS), inner=st.integers(0, 4), m=st.integers(1, 12),
+    left=st.integers(0, 12), transfer=st.integers(0, 6), latency=st.integers(0, 6),
+)  # fmt: skip
+def test_a_stage_takes_work_in_turn_by_itself_or_on_ways_there_and_back(
+    times: tuple[int, ...], inner: int, m: int, left: int, transfer: int, latency: int
+) -> None:
+    """Stage by stage: ways over one link, all but one and all of them on either side, each with as
+    many micro-batches as it has stages; those that are left go part of the way, or follow one
+    another as fast as the stage and its link let them."""
+    t = [float(times[kind]) for kind in (0, *[1] * inner, 2)]
+    hop, p = float(transfer + latency), len(t)
+
+    def longest(k: int) -> float:
+        best = left * t[k]
+        for many, way in ((p - 1 - k, t[k:]), (k, t[k::-1])):
+            for links in {min(many, 1), max(many - 1, 0), many} if hop else ():
+                loops, rest = divmod(left, links + 1)
+                last = sum(way[:rest]) + 2.0 * (rest - 1) * hop if rest else 0.0
+                pace = max(t[k], float(transfer)) if many else t[k]
+                whole = sum(way[: links + 1]) + 2.0 * links * hop
+                best = max(best, loops * whole + max(last, rest * pace))
+        return best
+
+    count = np.array([1.0, float(inner), 1.0])
+    line = _Line.of(count, float(m))
+    places = [int(k) for k in line.at]
+    assert {0, p - 1} <= set(places)
+    sums = np.array([sum(t[:k]) for k in places]), np.array([sum(t[: k + 1]) for k in places])
+    found = _in_turn(line, np.array(times, float), sums, np.asarray(float(left)), hop, transfer)
+    assert found.tolist() == pytest.approx([longest(k) for k in places])

@@ -130,3 +130,12 @@ def test_rare_prompts_are_waited_for_by_every_replica():
 def test_those_meet_whose_ranks_share_experts(sizes, share):
     assert float(meeting(plan(**sizes, replica_passes="padded"))) == share
     assert float(meeting(plan(**sizes))) == 1.0, "where nothing is padded, nobody is waited for"
+
+
+@pytest.mark.parametrize(("running", "per_pass"), [(20.0, 1.0), (10.0, 2.0), (3.0, 1.0)])
+def test_a_replica_reads_or_waits_for_as_many_as_the_busiest(running, per_pass):
+    """Prompts of a pass come as Poisson's numbers, those that run over the passes of each."""
+    one = work(meeting=8.0, running=running, per_pass=per_pass, output_len=11.0)
+    each = running / (10.0 / per_pass)
+    drawn = np.random.default_rng(4).poisson(each, (40_000, 8)).max(axis=1).mean()
+    assert float(repeated(one)) == pytest.approx(drawn / each, rel=0.02)

@@ -146,3 +146,27 @@ def test_gradients_are_reduced_over_the_slowest_of_all_links(latency: float) -> 
     far, narrow = over(0, 1), over(2, 3)
     assert found == pytest.approx(max(far, narrow))
     assert (far > narrow) == (latency > 1.0)
+
+
+class _Asked(Exception):
+    """Nothing more is of interest."""
+
+
+@pytest.mark.parametrize(("handed", "size"), [({}, 2.0), ({"handed_bytes": 0.5}, 0.5)])
+@pytest.mark.parametrize("tp", [1.0, 2.0])
+def test_regions_are_ordered_for_what_a_stage_hands_on_to_the_next(
+    handed: dict[str, float], size: float, tp: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Activations of a micro-batch's tokens in 16 bits, or packed, shared among ranks."""
+    request = complete()
+    plan = replace(request.plan, tp=tp, micro_batch=2.0, **handed)
+    asked: list[float] = []
+
+    def order(self: Regions, message: float) -> tuple[int, ...]:
+        asked.append(message)
+        raise _Asked
+
+    monkeypatch.setattr(Regions, "order", order)
+    with pytest.raises(_Asked):
+        by_region(request.model, request.cluster, plan, KNOWN, regions())
+    assert asked == [size * 2.0 * 2048.0 * request.model.hidden / tp]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from predictor import catalog
 from predictor.catalog.filling import Filler
-from predictor.catalog.software import Setting
 from predictor.errors import InputError
 from predictor.models.tower import Tower
 from predictor.serving import completion, simulation
@@ -55,25 +52,6 @@ def test_images_add_their_tiles_tokens_to_the_prompt(tiles: dict, more: int) -> 
     assert none.values == {"input_len": 100}
     with pytest.raises(InputError, match="no second tower"):
         take_images(Filler({"input_len": 100, "images": 1}), DENSE)
-
-
-@pytest.mark.parametrize("stated", [{}, {"tp": 4, "dp": 2, "drafted": 3}])
-def test_engines_are_asked_of_one_rank_without_drafts_unless_a_plan_says_so(
-    stated: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Setting] = []
-
-    def defaults(where: Setting, era: str | None, version: str) -> list[Any]:
-        asked.append(where)
-        return []
-
-    engine = SimpleNamespace(defaults=defaults, month=lambda version: "2025-01")
-    monkeypatch.setattr(completion, "engine_named", lambda name: engine)
-    device = catalog.accelerator("H100-SXM5-80GB")
-    completion._engine(Filler(stated), "bf16", DENSE, device)
-    (one,) = asked
-    usual = {"tp": 1, "dp": 1, "drafted": 0}
-    assert {name: getattr(one, name) for name in usual} == {**usual, **stated}
 
 
 @pytest.mark.parametrize("workers", [0.0, 1.0, 2.0])

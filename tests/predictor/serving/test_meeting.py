@@ -129,7 +129,7 @@ def test_rare_prompts_are_waited_for_by_every_replica():
 )
 def test_those_meet_whose_ranks_share_experts(sizes, share):
     assert float(meeting(plan(**sizes, replica_passes="padded"))) == share
-    assert float(meeting(plan(**sizes))) == 1.0, "where nothing is padded, nobody is waited for"
+    assert float(meeting(plan(**sizes))) == 1.0, "of passes apart nobody is waited for"
 
 
 @pytest.mark.parametrize(("running", "per_pass"), [(20.0, 1.0), (10.0, 2.0), (3.0, 1.0)])

@@ -132,7 +132,6 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "synchrony": plan.synchrony,
         "rounds": plan.rounds,
         "alike": np.asarray(plan.variation) <= 0,
-        "meeting": meeting(plan),
         "per_pass": plan.tokens_per_pass,
         "drafting": plan.drafted * plan.draft_cost,
         "launching": plan.launching,
@@ -141,13 +140,6 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "answered": float(plan.last_token == "decoded"),
         "shown": float(plan.sampling == "penalised"),
     }
-
-
-def meeting(plan: ServingPlan) -> Array:
-    """Attention replicas whose passes are as long as the longest of them: those that share experts,
-    which their tokens go to and come from in every layer."""
-    sharing = np.minimum(np.asarray(plan.dp), np.asarray(plan.ep) / np.asarray(plan.tp))
-    return np.asarray(np.maximum(sharing, 1.0) if plan.replica_passes != "apart" else 1.0)
 
 
 PICKLED = 30e-9

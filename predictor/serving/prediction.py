@@ -420,9 +420,17 @@ def _work(
         polling=plan.polling,
         listed=listed(plan, context),
         told=told(plan, context),
+        meeting=_meeting(plan, prompts),
         divided=_divided(plan, prompts),
         **software_of(plan),
     )
+
+
+def _meeting(plan: ServingPlan, prompts: Pass) -> Array:
+    """Attention replicas whose passes are as long as the longest of them: those of a mixture, whose
+    experts all ranks of a stage divide, each among some of them or whole (`ServingPlan.etp`)."""
+    meets = (prompts.terms["experts"] > 0.0) & (plan.replica_passes != "apart")
+    return np.asarray(np.where(meets, np.maximum(plan.dp, 1.0), 1.0))
 
 
 def _divided(plan: ServingPlan, prompts: Pass) -> Numeric:

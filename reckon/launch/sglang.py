@@ -31,6 +31,11 @@ from reckon.launch.launcher import quoted, rendered
 from reckon.launch.manifest import read_lines
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
 
+A2A = "--moe-a2a-backend"
+WITHIN = ("none", "ascend_tp")
+"""Exchanges that leave open how experts are divided; with all others each rank has its own
+(srt/server_args.py, _handle_a2a_moe: the expert parallel size is that of tensor parallelism)."""
+
 TP, DP, EP, SHARED = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
 
 
@@ -46,7 +51,8 @@ def _ranks_says(facts: Facts) -> Flags:
 def _ranks_means(flags: Flags, facts: Facts) -> Facts:
     ranks, dp = (whole_number(f, flags.get(f, 1)) for f in (TP, DP))
     whole = truth("--enable-ep-moe", flags.get("--enable-ep-moe", False))
-    ep = whole_number(EP, flags.get(EP, ranks if whole else 1))
+    spans = flags.get(A2A, "none") not in WITHIN or "--enable-deepep-moe" in flags
+    ep = ranks if spans else whole_number(EP, flags.get(EP, ranks if whole else 1))
     tp = ranks
     if truth(SHARED, flags.get(SHARED, False)):
         if dp < 1 or ranks % dp:
@@ -65,7 +71,6 @@ QUANTIZED: dict[str | None, tuple[str, ...]] = {
 }
 """Data types of the weights, and SGLang's methods."""
 
-A2A = "--moe-a2a-backend"
 STEPS, TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
 
 

@@ -41,6 +41,7 @@ from reckon.launch.table import (
 TP, ATTENTION = "--tp-size", "enable_attention_dp"
 OPTIONS = "--extra-llm-api-options"
 GRAPHS = "cuda_graph_config"
+BALANCE = "attention_dp_config.enable_balance"
 FRACTION = "kv_cache_config.free_gpu_memory_fraction"
 
 
@@ -56,6 +57,19 @@ def _ranks_means(flags: Flags, facts: Facts) -> Facts:
     if truth(ATTENTION, flags.get(ATTENTION, False)):
         return {"tp": 1, "dp": ranks}
     return {"tp": ranks, "dp": 1}
+
+
+def _balance_says(facts: Facts) -> Flags:
+    """Prompts of all replicas together; where they are not, what the server does unless told."""
+    replicated = ATTENTION in _ranks_says(facts)
+    return {BALANCE: True} if replicated and facts["replica_passes"] == "apart" else {}
+
+
+def _balance_means(flags: Flags, facts: Facts) -> Facts:
+    if not truth(ATTENTION, flags.get(ATTENTION, False)):
+        return {}
+    balanced = truth(BALANCE, flags.get(BALANCE, False))
+    return {"replica_passes": "apart" if balanced else "waiting"}
 
 
 QUANTIZED = {
@@ -91,6 +105,7 @@ def _graphs_means(flags: Flags, facts: Facts) -> Facts:
 
 ENTRIES: tuple[Entry, ...] = (
     Derived((TP, ATTENTION), _ranks_says, _ranks_means, fields=("tp", "dp")),
+    Derived((ATTENTION, BALANCE), _balance_says, _balance_means, fields=("replica_passes",)),
     Number("--pp-size", "pp", absent=1),
     Derived(
         ("--ep-size",),
@@ -244,8 +259,9 @@ TRTLLM = Dialect(
     serving=True,
     model=NAMED,
     entries=ENTRIES,
-    ignored=(*CLIENT_IGNORED, "print_iter_log",
-             "cuda_graph_config.", "speculative_config.", "enable_chunked_prefill"),
+    ignored=(*CLIENT_IGNORED, "print_iter_log", "attention_dp_config.batching_wait_iters",
+             "attention_dp_config.timeout_iters", "cuda_graph_config.",
+             "speculative_config.", "enable_chunked_prefill"),
     render=_render,
     parse=_parse,
 )  # fmt: skip

@@ -13,9 +13,8 @@ from predictor import catalog
 from predictor.plans import ServingPlan
 from predictor.serving import predict_inference
 from predictor.serving.latency import _met, latencies, repeated, riding
-from predictor.serving.pass_times import DeviceTime, meeting
+from predictor.serving.pass_times import DeviceTime
 from tests.predictor.serving import bare
-from tests.predictor.serving.counted import plan
 
 REPLICAS = st.integers(2, 32)
 PROMPTS = st.floats(1e-3, 3.0)
@@ -117,19 +116,24 @@ def test_rare_prompts_are_waited_for_by_every_replica():
     assert float(repeated(work(meeting=8.0, running=0.001))) == pytest.approx(8.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "share"),
-    [
-        ({"dp": 8.0, "tp": 1.0, "ep": 8.0}, 8.0),
-        ({"dp": 8.0, "tp": 2.0, "ep": 8.0}, 4.0),  # of two ranks each
-        ({"dp": 8.0, "tp": 2.0, "ep": 64.0}, 8.0),  # there are no more
-        ({"dp": 8.0, "tp": 4.0, "ep": 2.0}, 1.0),  # experts within a replica
-        ({"dp": 1.0, "tp": 1.0, "ep": 1.0}, 1.0),
-    ],
-)
-def test_those_meet_whose_ranks_share_experts(sizes, share):
-    assert float(meeting(plan(**sizes, replica_passes="padded"))) == share
-    assert float(meeting(plan(**sizes))) == 1.0, "of passes apart nobody is waited for"
+@pytest.mark.parametrize(("tp", "dp", "ep"), [(1, 16, 16), (2, 8, 16), (1, 16, 1), (4, 4, 2)])
+def test_all_replicas_of_a_mixture_meet(tp, dp, ep):
+    """However experts are divided: whole ones among all ranks of a stage, or each among some."""
+
+    def replicas(passes: str) -> float:
+        sizes = replace(wide(replica_passes=passes), tp=float(tp), dp=float(dp), ep=float(ep))
+        found = predict_inference(MODEL, CLUSTER, sizes, catalog.load("default"))
+        return float(found.work.meeting)
+
+    assert replicas("padded") == replicas("waiting") == dp
+    assert replicas("apart") == 1.0, "of passes apart nobody is waited for"
+
+
+def test_replicas_of_a_dense_model_share_nothing():
+    dense = catalog.model("llama3-8b")
+    alone = replace(wide(replica_passes="waiting"), ep=1.0, weights="bf16")
+    found = predict_inference(dense, CLUSTER, alone, catalog.load("default"))
+    assert float(found.work.meeting) == 1.0
 
 
 @pytest.mark.parametrize(("running", "per_pass"), [(20.0, 1.0), (10.0, 2.0), (3.0, 1.0)])

@@ -177,3 +177,39 @@ def test_a_short_name_of_guessing_is_known() -> None:
     found = read_launch("sglang", line)
     assert found.fields["drafted"] == 3
     assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("said", "ep"),
+    [
+        ("", 1),
+        ("--moe-a2a-backend none", 1),
+        ("--moe-a2a-backend deepep", 16),
+        ("--moe-a2a-backend flashinfer --ep-size 1", 16),
+        ("--enable-deepep-moe", 16),
+        ("--ep-size 16", 16),
+    ],
+)
+def test_with_an_exchange_of_tokens_every_rank_of_sglang_has_experts_of_its_own(said, ep) -> None:
+    line = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 "
+    found = read_launch("sglang", line + "--enable-dp-attention " + said)
+    assert {"tp": 1, "dp": 16, "ep": ep}.items() <= found.fields.items()
+    assert found.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [
+        ("enable_attention_dp: true\n", "waiting"),
+        ("enable_attention_dp: true\nattention_dp_config:\n  enable_balance: true\n"
+         "  batching_wait_iters: 10\n  timeout_iters: 50\n", "apart"),
+        ("enable_attention_dp: true\nattention_dp_config:\n  enable_balance: false\n", "waiting"),
+        ("enable_attention_dp: false\n", None),
+    ],
+)  # fmt: skip
+def test_tensorrt_llm_balances_prompts_of_its_replicas_only_if_told(said, passes) -> None:
+    text = (f"cat >extra.yml<<EOF\n{said}EOF\ntrtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 "
+            "--ep_size 8 --extra_llm_api_options extra.yml")  # fmt: skip
+    found = read_launch("trtllm", text)
+    assert found.fields.get("replica_passes") == passes
+    assert found.unknown == []

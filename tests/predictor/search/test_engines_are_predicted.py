@@ -10,7 +10,8 @@ from predictor.arrays import filled
 from predictor.catalog import ServingPlanSpec, parse
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
 from predictor.search.fleet_space import batches
-from predictor.serving import complete_serving
+from predictor.search.fleets import interruption, search_engines
+from predictor.serving import Promise, complete_serving
 
 KNOWN = catalog.load("kernels-only")
 LENGTHS = {"input_len": 2000, "output_len": 300}
@@ -53,3 +54,12 @@ def test_an_engine_of_a_search_is_its_layout_s_prediction(engine, model, system)
         spec = parse(ServingPlanSpec, {**asked, **layout}, "test")
         alone = complete_serving(spec, KNOWN.run, strict=False).plan
         assert found[0] == told(alone), layout
+
+
+def test_what_prompts_add_to_a_token_is_part_of_it() -> None:
+    """Less than the token takes, and no longer than a second where that takes less."""
+    stated = {"tp": (8,), "pp": (1,), "prefill_workers": (0,), "precision": ("bf16",),
+              **{name: (value,) for name, value in LENGTHS.items()}}  # fmt: skip
+    own, cluster = catalog.model("llama3-70b"), catalog.system("dgx-h100")
+    (engine,) = search_engines(own, [cluster], stated, Promise(5.0, 0.2, 0.9, 0.9), KNOWN).engines
+    assert 0.0 < interruption(own, engine, KNOWN) < engine.tpot < 0.2

@@ -31,7 +31,12 @@ from predictor.serving.power import (
     serving_activity,
     serving_power,
 )
-from predictor.serving.prediction import InferencePrediction, _load, predict_inference
+from predictor.serving.prediction import (
+    InferencePrediction,
+    _breakdown,
+    _load,
+    predict_inference,
+)
 from predictor.work import pass_collectives
 
 NONE = load("none")
@@ -272,3 +277,22 @@ def test_a_load_is_kept_where_both_latencies_are() -> None:
     assert own.kept(promise).tolist() == [[True, True, False], [False, False, False]]
     assert own.best(promise).tolist() == [1, 0]
     assert own.take(np.array([1])).ttft.tolist() == [[0.6, 0.7, 0.9]]
+
+
+@pytest.mark.parametrize(("factor", "reads"), [("prefill", True), ("decode", False)])
+def test_terms_of_a_request_are_passes_by_what_the_engine_takes_longer(
+    factor: str, reads: bool
+) -> None:
+    """Kernels of its prompt by one factor, of the tokens after the first by the other."""
+    found = predicted()
+    usual = found.parameters
+    slower = replace(usual, **{factor: 3.0 * getattr(usual, factor)})
+    parts = (found.prompts, found.decoding, found.work, found.latencies)
+    before, after = (_breakdown(*parts, own) for own in (usual, slower))
+    times = 1.0 / float(found.work.together) if reads else float(found.work.output_len) - 1.0
+    passes = found.prompts if reads else found.decoding
+    for name in COMPUTE:
+        more = 2.0 * getattr(usual, factor) * times * float(passes.terms[name])
+        assert float(after[name] - before[name]) == pytest.approx(more, rel=1e-9), name
+    for name in COMMUNICATION:
+        assert float(after[name]) == float(before[name]), name

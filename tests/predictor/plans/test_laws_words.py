@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from predictor.catalog import TrainingPlanSpec, parse
+from predictor.errors import InputError
 from predictor.plans import TrainingPlan
 from predictor.plans.rules import near_multiples
 from predictor.search.ranking import brief
@@ -30,3 +32,13 @@ def test_a_plan_says_how_much_it_recomputes_only_where_that_is_not_all() -> None
     assert "recompute full, " in brief(plan)
     assert "%" not in brief(plan)
     assert "recompute full, 25% of the layers, " in brief(replace(plan, recompute_share=0.25))
+
+
+def test_a_weight_may_take_half_a_byte() -> None:
+    """Of four bits; no size of an element is nothing."""
+    fields = {"gpus": 8, "global_batch": 16, "seq_len": 2048}
+    for name in ("weight_bytes", "gather_bytes", "logit_bytes"):
+        found = parse(TrainingPlanSpec, {**fields, name: 0.5}, "plan").to_dict(blanks=False)
+        assert found[name] == 0.5
+        with pytest.raises(InputError):
+            parse(TrainingPlanSpec, {**fields, name: 0.0}, "plan")

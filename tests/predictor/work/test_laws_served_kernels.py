@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from predictor import catalog
 from predictor.work.primitives import Collective, Operator, grouped, streaming
 from predictor.work.serving import (
     decode_attention,
@@ -16,6 +17,7 @@ from predictor.work.serving import (
     pass_collectives,
     pass_groups,
     prefill_attention,
+    prompts,
 )
 from predictor.work.training import step_operators, update_operators
 from tests.predictor.products import matmul
@@ -343,3 +345,12 @@ def test_only_block_scaled_experts_whose_tokens_are_everywhere_go_over_buffers()
     assert rows(tp=1.0, dp=4.0, exchange="gather") == 4 * 8 * 2 + 4 * 127
     several = rows(ep=np.array([2.0, 4.0]))
     assert several == rows()
+
+
+def test_of_a_pass_s_tokens_half_are_ahead_of_a_query() -> None:
+    """As many as a pass takes of a longer prompt, and no more than the prompt has; where attention
+    is not causal, none."""
+    causal = catalog.model("llama3-8b")
+    for query, part, ahead in ((1000.0, 256.0, 128.0), (100.0, 256.0, 50.0), (64.0, np.inf, 32.0)):
+        assert float(prompts(causal, 1.0, query, 0.0, part).hidden) == ahead
+    assert float(prompts(replace(causal, causal=False), 1.0, 100.0, 0.0, 64.0).hidden) == 0.0

@@ -16,6 +16,7 @@ workers are up to a fifth off (one: 1%).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -211,9 +212,14 @@ def queue(times: Array, sending: float = 0.0) -> Queue:
 
     The chain: what waits when a pass ends. From q waiting the next pass takes b, of max(q, 1) as
     many as it has room for, and Poisson(rate x time(b)) come meanwhile; from none it begins with
-    the next arrival.
+    the next arrival. It is solved once for the same passes, which are those of every load.
     """
-    room = len(times)
+    return _queue(tuple(np.asarray(times, float).tolist()), float(sending))
+
+
+@lru_cache(maxsize=256)
+def _queue(passes: tuple[float, ...], sending: float) -> Queue:
+    room, times = len(passes), np.array(passes)
     period = np.maximum(times, np.arange(1.0, room + 1.0) * sending)
     most = float(room / period[-1])
     found = np.array([_solved(times, period, used * most, TAIL / (1.0 - used)) for used in USED])

@@ -186,12 +186,7 @@ class _Table:
     prediction: TrainingPrediction
     factor: float
     loading: float
-
-    @property
-    def stage(self) -> Array:
-        """Time of one micro-batch [s]."""
-        of = self.step.passes
-        return np.asarray(of.forward + of.backward + of.weights)
+    shape: tuple[int, ...]
 
 
 def _table(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration) -> _Table:
@@ -199,8 +194,11 @@ def _table(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Cali
     wide = replace(plan, first_layers=counts, last_layers=counts, inner_layers=counts)
     found, _ = parts(model, cluster, wide, calibration)
     using = environment_of(cluster, plan, calibration.run)
+    step = assemble(found, calibration.run, using)
+    passes = step.passes
     return _Table(
-        step=assemble(found, calibration.run, using),
+        step=step,
+        shape=np.shape(passes.forward + passes.backward + passes.weights),
         memory=memory(model, wide, calibration.run),
         prediction=predict(model, cluster, plan, calibration),
         factor=float(using.factor),
@@ -237,6 +235,9 @@ class _Line:
     crossings: dict[int, tuple[float, float]]
     slower: list[float]
     again: list[float] = field(default_factory=list)
+    _totals: dict[tuple[int, ...], tuple[float, float, float]] = field(
+        default_factory=dict, init=False
+    )
 
     @property
     def before(self) -> int:
@@ -271,9 +272,11 @@ class _Line:
 
     def _of(self, value: Array, stage: int, own: _Held) -> float:
         """A figure of the language model's part of a stage, of a table's (3, layers)."""
-        whole = np.broadcast_to(value, self.tables[stage].stage.shape)
         if not own.layers:
             return 0.0
+        whole, shape = value, self.tables[stage].shape
+        if np.shape(value) != shape:
+            whole = np.broadcast_to(value, shape)
         first, inner, last = (float(one) for one in whole[:, own.layers - 1])
         if self.stages == 1:
             return last  # of one stage in all, which has both ends
@@ -346,13 +349,14 @@ class _Line:
         return one, two, three
 
     def _passes(self, chosen: list[tuple[int, _Held]]) -> list[dict[int, float]]:
+        paces = {stage: self._pace(stage, own) for stage, own in chosen}
         found = []
         for number, name in enumerate(("forward", "backward", "weights")):
             every = {}
             for stage, own in chosen:
                 value: Array = getattr(self.tables[stage].step.passes, name)
                 more = own.tower * self.tower[stage].passes[number] if own.tower else 0.0
-                every[stage] = self._pace(stage, own) * (self._of(value, stage, own) + more)
+                every[stage] = paces[stage] * (self._of(value, stage, own) + more)
             found.append(every)
         return found
 
@@ -395,7 +399,12 @@ class _Line:
         return max(float(np.max(table.step.once)) for table in self.tables)
 
     def total(self, counts: list[int]) -> tuple[float, float, float]:
-        """The step before loading; its pipeline without links; what links add [s]."""
+        """The step before loading; its pipeline without links; what links add [s]. Played once."""
+        if (played := tuple(counts)) not in self._totals:
+            self._totals[played] = self._total(counts)
+        return self._totals[played]
+
+    def _total(self, counts: list[int]) -> tuple[float, float, float]:
         passes, m = self.passes(counts), int(self.plan.micro_batches)
         busy = timeline(self.plan.schedule, *passes, m)[-1].end
         waits = timeline(self.plan.schedule, *passes, m, 1, *self.hops())[-1].end - busy

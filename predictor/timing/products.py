@@ -38,6 +38,9 @@ _TYPICAL = [TILES.index(tile) for tile in TYPICAL_TILES]
 _AT_ONCE = 1024
 """Products that are tiled at once: what is in hand of them stays in a core's own cache."""
 
+_FEW = 16
+"""Products up to which numbers one by one are quicker than arrays of them."""
+
 
 def _tilings(
     size: float,
@@ -78,10 +81,7 @@ def _tilings(
     arithmetic = rounds * sms * (2.0 * _ROWS * _COLUMNS) * deep / peak
     partial = np.where(_PARTS > 1, 8.0 * m * n * batch * _PARTS, 0.0)
     price = np.maximum(arithmetic, floor) + (reads + partial) / rate
-    cost, chosen = np.full(m.shape, np.inf), np.zeros(m.shape, dtype=np.intp)
-    for number, one in enumerate(price.reshape(-1, len(m))):
-        better = one < 0.999 * cost
-        cost, chosen = np.where(better, one, cost), np.where(better, number, chosen)
+    cost, chosen = _cheapest(price.reshape(-1, len(m)))
     tile, part = np.divmod(chosen, len(SPLITS))
     every = np.arange(len(m))
     waves = rounds[tile, part, every]
@@ -98,6 +98,26 @@ def _tilings(
     # A product of nothing has no tiling.
     found[2:] = [np.where(np.isfinite(cost), value, 1.0) for value in found[2:]]
     return np.stack([*found, *(price[at].min(axis=0) for at in _TYPICAL)])
+
+
+def _cheapest(prices: Array) -> tuple[Array, Array]:
+    """Of each column the price of the row that is taken and its number: in turn, a row that is
+    cheaper by a thousandth than the one before it that was taken."""
+    rows, many = prices.shape
+    cost, chosen = np.full(many, np.inf), np.zeros(many, dtype=np.intp)
+    if many <= _FEW:
+        for at, column in enumerate(prices.T.tolist()):
+            least = np.inf
+            for number, one in enumerate(column):
+                if one < 0.999 * least:
+                    least, chosen[at] = one, number
+            cost[at] = least
+        return cost, chosen
+    for number in range(rows):
+        one = prices[number]
+        better = one < 0.999 * cost
+        cost, chosen = np.where(better, one, cost), np.where(better, number, chosen)
+    return cost, chosen
 
 
 def _aligned(size: Array) -> Mask:

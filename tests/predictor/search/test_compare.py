@@ -27,7 +27,8 @@ KERNELS = load("kernels-only")
 LLAMA, DGX = catalog.model("llama3-8b"), catalog.system("dgx-h100")
 
 
-FIELDS = {"gpus": 16, "global_batch": 64, "seq_len": 8192, "schedule": ["1f1b", "zb-h1"]}
+FIELDS = {"gpus": 16, "global_batch": 64, "seq_len": 8192, "cp": [1, 2],
+          "schedule": ["1f1b", "zb-h1"]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

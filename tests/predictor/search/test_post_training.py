@@ -91,8 +91,8 @@ def test_what_does_not_divide_is_refused() -> None:
 def test_the_command(cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     file = tmp_path / "rl.yaml"
     text = (
-        "{model: llama3-8b, system: dgx-h100, gpus: 16, prompts: 32, samples: 4, input_len: 256, "
-        "output_len: 512, variation: 0.8, batch: 64, serve: {tp: 1}, train: {tp: 4}}"
+        "{model: llama3-8b, system: dgx-h100, gpus: 16, prompts: 8, samples: 4, input_len: 256, "
+        "output_len: 128, variation: 0.8, batch: 16, serve: {tp: 1}, train: {tp: 4}}"
     )
     file.write_text(text)
     status, out, err = cli("predict", "rl", str(file))
@@ -101,7 +101,7 @@ def test_the_command(cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -
     for old, new, message in (
         ("gpus: 16, ", "", "lacks gpus"),
         ("samples: 4", "samples: none", "is not a whole number"),
-        ("batch: 64", "batch: 64, reward: 7", "the request has 'reward'"),
+        ("batch: 16", "batch: 16, reward: 7", "the request has 'reward'"),
     ):
         file.write_text(text.replace(old, new))
         status, _, err = cli("predict", "rl", str(file))

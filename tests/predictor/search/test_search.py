@@ -34,7 +34,7 @@ FEW = {
     "pp": [1, 2, 4],
     "cp": [1, 2],
     "vpp": [1, 2],
-    "micro_batch": [1, 2],
+    "micro_batch": 2,
     "recompute": ["none", "full"],
     "recompute_share": [0.5, 1.0],
     "sequence_parallel": [False, True],
@@ -123,9 +123,10 @@ def test_search_finds_what_exhaustion_finds(every: Any, prune: bool) -> None:
     )
 
 
-SIZES = {"gpus": [8, 16], "global_batch": 64, "recompute": ["none", "full"],
+SIZES = {"gpus": [8, 16], "global_batch": 64, "cp": [1, 2], "recompute": ["none", "full"],
          "sharding": ["zero1", "fsdp"]}  # fmt: skip
-"""Two sizes of a cluster, ways to recompute and to share; everything else open."""
+"""Two sizes of a cluster, ways to cut sequences, to recompute and to share; everything else
+open."""
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,7 @@ def test_the_bound_drops_nothing_that_is_kept(
 @pytest.mark.parametrize("model", [LLAMA, MIXTURE])
 def test_no_plan_is_faster_than_its_bound(model: Any) -> None:
     fields = {"gpus": 16, "global_batch": 64, "seq_len": 4096, "tp": [1, 2], "cp": 1,
-              "micro_batch": 1}  # fmt: skip
+              "micro_batch": 1, "sharding": ["zero1", "fsdp"]}  # fmt: skip
     space = space_of(model, DGX, fields, KERNELS.run)
     search_ = _Search(space, KERNELS, Limits(), "time", 10, None)
     search_.narrow()
@@ -184,7 +185,8 @@ def test_no_plan_is_faster_than_its_bound(model: Any) -> None:
 
 
 def test_numbers_without_a_table_are_searched_where_several_are_stated() -> None:
-    found = search({"offload_optimizer": [0, 0.5, 1], "tp": 2, "pp": 2, "micro_batch": 1})
+    found = search({"offload_optimizer": [0, 0.5, 1], "tp": 2, "pp": 2, "micro_batch": 1,
+                    "recompute": ["none", "full"]})  # fmt: skip
     assert set(found.column("offload_optimizer")) == {0.0, 0.5, 1.0}
     # The host's optimizer costs time and saves memory.
     least = found.column("offload_optimizer")[np.argmin(found.memory)]
@@ -242,12 +244,12 @@ def test_gpu_counts_are_whole_nodes_that_double_or_grow_by_half() -> None:
 
 
 def test_a_range_bounds_the_values() -> None:
-    found = search({"tp": "2..4", "pp": "1..2", "cp": 1, "micro_batch": 1})
+    found = search({"tp": "2..4", "pp": "1..2", "cp": 1, "micro_batch": 1, "recompute": "full"})
     assert set(found.column("tp")) == {2.0, 4.0}
     assert set(found.column("pp")) <= {1.0, 2.0}
 
 
-OPEN = {"cp": 1, "schedule": ["1f1b", "zb-h1"]}
+OPEN = {"cp": 1, "schedule": ["1f1b", "zb-h1"], "recompute": ["none", "full"]}
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +270,7 @@ def test_less_memory_leaves_fewer_plans(free: SearchResult) -> None:
 
 
 def test_budgets_bound_days_and_money() -> None:
-    fields = {**OPEN, "gpus": "8..24", "global_batch": 48, "recompute": ["none", "full"]}
+    fields = {**OPEN, "gpus": "8..24", "global_batch": 48}
     limits = Limits(tokens=1e10, price=2.0)
     free = search(fields, limits=limits, prune=False)
     days, cost = free.training_days(), free.cost()
@@ -300,7 +302,7 @@ def test_contradictions_are_named(
     fields: dict[str, Any], options: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(InputError) as error:
-        search(fields, **options)
+        search({"recompute": "full", "sharding": "zero1", **fields}, **options)
     message = str(error.value)
     assert "\n" not in message
     for word in words:
@@ -352,7 +354,7 @@ def test_a_size_that_divides_nothing_is_named_itself() -> None:
 def test_plans_are_ranked_by_their_p95_where_machines_vary() -> None:
     """As each of them is predicted by itself; without a profile nothing changes."""
     fields = {"gpus": 32, "tp": [1, 2, 8], "pp": [1, 2], "cp": 1, "sharding": "zero1",
-              "micro_batch": 1}  # fmt: skip
+              "micro_batch": 1, "recompute": ["none", "full"]}  # fmt: skip
     plain, silent = search(fields), search({**fields, "variation": "none"})
     assert np.array_equal(plain.step_time, silent.step_time)
     assert np.array_equal(plain.score, silent.score)

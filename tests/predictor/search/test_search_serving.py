@@ -111,7 +111,7 @@ def test_the_front_rises(found: Engines) -> None:
 
 
 def test_systems_are_compared_and_mixtures_spread_their_experts() -> None:
-    found = search_engines(MIXTURE, [DGX, OLD], LENGTHS, Promise(tpot=0.05), KNOWN)
+    found = search_engines(MIXTURE, [DGX, OLD], {**LENGTHS, "pp": (1,)}, Promise(tpot=0.05), KNOWN)
     assert {e.cluster.name for e in found.engines} == {DGX.name, OLD.name}
     assert any(float(e.plan.ep) > 1 for e in found.engines)
     assert any(float(e.plan.dp) > 1 for e in found.engines)

@@ -50,8 +50,17 @@ def varied(plan: TrainingPlan) -> TrainingPlan:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("order", ["tp-cp-dp-pp", "tp-cp-pp-dp", "cp-pp-tp-dp", "pp-dp-tp-cp"])
-@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3"])
+@pytest.mark.parametrize(
+    ("model", "order"),
+    [
+        ("deepseek-v3", "tp-cp-dp-pp"),
+        ("deepseek-v3", "tp-cp-pp-dp"),
+        ("deepseek-v3", "cp-pp-tp-dp"),
+        ("deepseek-v3", "pp-dp-tp-cp"),
+        ("llama3-8b", "tp-cp-dp-pp"),
+        ("llama3-8b", "cp-pp-tp-dp"),
+    ],
+)
 def test_plans_that_differ_in_any_number_are_told_apart(model: str, order: str) -> None:
     assert order in RANK_ORDERS
     own, cluster, known = catalog.model(model), catalog.system("dgx-h100"), load("default")

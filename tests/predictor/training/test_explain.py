@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -37,8 +38,13 @@ def request(**fields: object) -> TrainingRequest:
     return complete_training(parse(TrainingPlanSpec, fields, "test"), RunParameters())
 
 
+@cache
+def _explained(fields: frozenset[tuple[str, object]]) -> Explanation:
+    return explain(request(**dict(fields)), KNOWN)
+
+
 def explained(**fields: object) -> Explanation:
-    return explain(request(**fields), KNOWN)
+    return _explained(frozenset(fields.items()))
 
 
 @pytest.mark.parametrize("fields", [DENSE, MIXTURE, SMALL, OFFLOADED])

@@ -149,11 +149,11 @@ def one(plan: TrainingPlan, index: int) -> TrainingPlan:
     return replace(plan, **numbers)
 
 
-def test_a_hundred_thousand_plans_equal_the_single_runs() -> None:
-    plan = space(100_000)
+def test_twenty_thousand_plans_equal_the_single_runs() -> None:
+    plan = space(20_000)
     together = run(plan)
-    assert together.step_time.shape == (100_000,)
-    for index in np.random.default_rng(1).choice(100_000, 60, replace=False):
+    assert together.step_time.shape == (20_000,)
+    for index in np.random.default_rng(1).choice(20_000, 60, replace=False):
         alone = run(one(plan, int(index)))
         for name in ("step_time", "low", "high", "layer_time", "p_oom"):
             assert getattr(together, name)[index] == pytest.approx(

@@ -71,14 +71,14 @@ def test_enough_requests_are_served_for_the_engine_to_fill(share):
 @pytest.mark.parametrize("batching", ["mixed", "apart"])
 def test_requests_that_count_are_of_an_engine_that_stays_as_full(batching):
     """Answers of 1,000 tokens at three quarters of the most: as many as are served say of the time
-    per token what ten times as many do, within the 5 % that closed forms are held to."""
+    per token what five times as many do, within the 5 % that closed forms are held to."""
     model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
     plan = replace(PLAN, input_len=200.0, output_len=1000.0, batching=batching)
     most = predict_rate(model, cluster, plan, 1.0, known).most_requests_per_s
     rate = 0.75 * most
     closed = predict_rate(model, cluster, plan, rate, known)
     _, served = served_instead(model, cluster, plan, known, Client(), rate, closed)
-    many = one_by_one(model, cluster, plan, known, 10 * MOST, Client(), rate)
+    many = one_by_one(model, cluster, plan, known, 5 * MOST, Client(), rate)
     whole = many.after(MOST, MOST)
     assert float(served.tpot.mean()) == pytest.approx(float(whole.tpot.mean()), rel=0.05)
 

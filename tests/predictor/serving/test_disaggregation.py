@@ -161,15 +161,16 @@ def of_workers(workers, variation):
 
 @pytest.mark.parametrize("variation", [0.0, 0.1])
 @pytest.mark.parametrize("workers", [1.0, 2.0])
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
-def test_random_arrivals_wait_for_a_worker(variation, workers, share):
+@pytest.mark.parametrize(("share", "count"), [(0.3, 6000), (0.6, 12000), (0.8, 20000)])
+def test_random_arrivals_wait_for_a_worker(variation, workers, share, count):
+    """The busier, the more its means vary, and the more requests are served."""
     own, most, both = of_workers(workers, variation)
     rate = share * most
     found = predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION, variation)
     assert not found.saturated
     form = found.prediction
-    lengths = (spread_lengths(mean, 20000, variation) for mean in (2000.0, 200.0))
-    served = serve_apart(*both, *lengths, arrivals=poisson(rate, 20000))
+    lengths = (spread_lengths(mean, count, variation) for mean in (2000.0, 200.0))
+    served = serve_apart(*both, *lengths, arrivals=poisson(rate, count))
     # Two workers whose passes grow with the load are an approximation.
     assert served.ttft.mean() == pytest.approx(float(form.latencies.ttft), rel=0.03 * workers)
     assert served.e2e.mean() == pytest.approx(float(form.latencies.e2e), rel=0.05)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -148,8 +149,16 @@ def test_reasons_to_skip(fields, reason):
     assert reason in found.reason
 
 
-def rows(truth, sources=("one", "two", "three"), **fields):
+NEUTRAL = EngineParameters()
+
+
+def rows(truth, sources=("one", "two", "three"), framework="vllm"):
     """Points whose values follow from engines with known parameters."""
+    return list(rows_of(truth, sources, framework))
+
+
+@cache
+def rows_of(truth, sources, framework):
     made = [
         point(
             point_id=f"{source}-{batch}-{length}-{metric}",
@@ -157,7 +166,7 @@ def rows(truth, sources=("one", "two", "three"), **fields):
             batch=batch,
             input_len=length,
             metric=metric,
-            **fields,
+            framework=framework,
         )
         for source in sources
         for batch in (1.0, 8.0, 64.0)
@@ -237,7 +246,7 @@ def test_held_out_predictions_do_not_see_their_group():
 def test_what_a_source_s_rows_share_is_hardly_the_engine_s():
     """One source of four takes twice as long throughout: the engine's factor moves by less than
     two thirds of what the mean of the four does."""
-    honest = rows(EngineParameters(), ("one", "two", "three"))
+    honest = rows(NEUTRAL, ("one", "two", "three"))
     slow = [
         InferencePoint(
             point_id=p.point_id,
@@ -249,7 +258,7 @@ def test_what_a_source_s_rows_share_is_hardly_the_engine_s():
             pure=False,
             flagged=False,
         )
-        for p in rows(EngineParameters(), ("slow",))
+        for p in rows(NEUTRAL, ("slow",))
     ]
     without, beside = (
         fit_engines(timed(points, CALIBRATION)[0])["vllm"] for points in (honest, honest + slow)
@@ -279,7 +288,7 @@ def test_fitted_spreads_cover_their_share():
     rng = np.random.default_rng(1)
     made = [
         replace(p, value=p.value * float(np.exp(0.3 * rng.standard_normal())))
-        for p in rows(EngineParameters(), tuple("abcdefgh"))
+        for p in rows(NEUTRAL, tuple("abcdefgh"))
     ]
     fitted = fit(made, CALIBRATION)
     classes = {class_of(p) for p in made}
@@ -290,7 +299,7 @@ def test_fitted_spreads_cover_their_share():
 
 
 def test_first_tokens_under_load_and_doubtful_rows_say_nothing_of_other_spreads():
-    calm = rows(EngineParameters(), tuple("abcdefgh"))
+    calm = rows(NEUTRAL, tuple("abcdefgh"))
     queued = [replace(p, kind="serving", metric="ttft_s") for p in calm]
     doubtful = [replace(p, flagged=True) for p in calm]
     errors = np.full(len(calm), 0.1) * np.where(np.arange(len(calm)) % 2, 1, -1)
@@ -309,9 +318,9 @@ def test_two_sources_say_not_how_far_others_lie_off():
     """Requests of eight sources miss by a half, tokens of two of them by a hundredth: a third
     source's tokens get the spread of all, not the hundredth; those of a third source that is as
     near make it their own."""
-    static = [replace(p, metric="e2e_s") for p in rows(EngineParameters(), tuple("abcdefgh"))]
-    few = [replace(p, metric="tpot_s") for p in rows(EngineParameters(), tuple("ab")) * 3]
-    more = [replace(p, metric="tpot_s") for p in rows(EngineParameters(), tuple("abc")) * 2]
+    static = [replace(p, metric="e2e_s") for p in rows(NEUTRAL, tuple("abcdefgh"))]
+    few = [replace(p, metric="tpot_s") for p in rows(NEUTRAL, tuple("ab")) * 3]
+    more = [replace(p, metric="tpot_s") for p in rows(NEUTRAL, tuple("abc")) * 2]
 
     def found(points):
         sign = np.where(np.arange(len(points)) % 2, 1.0, -1.0)

@@ -174,7 +174,7 @@ def test_fleets_have_grids(tmp_path: Path, cli: Cli) -> None:
         "verb": "plan infer", "model": ["llama3-8b", "llama3-70b"],
         "system": ["dgx-h100", "dgx-a100"],
         "rate": [5, 40], "input_len": 1024, "output_len": 256, "ttft_ms": 500, "tpot_ms": 12,
-        "precision": "bf16,fp8", "tp": "1..2", "pp": 1,
+        "precision": "bf16", "tp": "1..2", "pp": 1, "simulate": 200,
     }  # fmt: skip
     path, out = tmp_path / "grid.yaml", tmp_path / "fleets"
     path.write_text(yaml.safe_dump(grid))
@@ -195,7 +195,7 @@ def test_fleets_have_grids(tmp_path: Path, cli: Cli) -> None:
         fields = {k: v for k, v in grid.items() if k in ("input_len", "output_len", "precision",
                                                          "tp", "pp")}  # fmt: skip
         alone = reckon.search_infer(
-            "llama3-8b", "dgx-h100", fields, row["rate"], ttft=0.5, tpot=0.012
+            "llama3-8b", "dgx-h100", fields, row["rate"], ttft=0.5, tpot=0.012, simulate=200
         )
         best = alone.entry(alone.fleets[0])
         assert (row["gpus"], row["engines"]) == (best["gpus"], best["engines"])

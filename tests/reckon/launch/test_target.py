@@ -38,6 +38,9 @@ SPACE: dict[str, Any] = {"gpus": 16, "global_batch": 16, "seq_len": 8192, "tp": 
          "pp": [1, 2, 4], "cp": [1, 2], "offload_optimizer": [0, 1],
          "micro_batch": [1, 2]}  # fmt: skip
 
+ENOUGH = 12
+"""Plans inside a line's bounds, and outside, that are written for each model and line."""
+
 
 @pytest.mark.parametrize("model", ["llama3-8b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("name", TRAINING)
@@ -60,7 +63,7 @@ def test_a_plan_is_in_bounds_where_its_line_reads_back(
             continue
         outside = any_broken(target.rules(block.plan(rows)), rows.shape)
         for beyond in (False, True):
-            if seen[beyond] >= 25:
+            if seen[beyond] >= ENOUGH:
                 continue
             for row in rows[outside == beyond][:2]:
                 plan = single(block.plan(np.array([row])))
@@ -69,7 +72,7 @@ def test_a_plan_is_in_bounds_where_its_line_reads_back(
                 left = [str(one) for one in written.unsaid if one.field not in beside]
                 assert beyond == bool(left), f"{left}\n{plan}\n{written.text}"
                 seen[beyond] += 1
-        if min(seen.values()) >= 25:
+        if min(seen.values()) >= ENOUGH:
             break
     assert min(seen.values()) > 3, seen
 
@@ -89,7 +92,7 @@ def test_an_engine_is_in_bounds_where_its_line_reads_back(
         for batch in (together, apart(own, system, together, fields, run)):
             batch = one_worker(batch)
             lawful = np.flatnonzero(~any_broken(serving_rules(batch, own), batch.shape))
-            batch = take(batch, lawful[::17])
+            batch = take(batch, lawful[::41])
             outside = any_broken(target.rules(batch), batch.shape)
             for at in range(batch.shape[0]):
                 plan = single_serving(batch, at)
@@ -148,7 +151,7 @@ def test_a_fleet_for_a_target_keeps_its_promise(
     plan = {"input_len": 512, "output_len": 64, "precision": ["bf16", "fp8"], "tp": [1, 2],
             "pp": 1, "prefill_workers": 0}  # fmt: skip
     found = search_infer(model, "dgx-b200", plan, 40.0, ttft=1.0, tpot=0.05, target=name,
-                         calibration=kernels_only)  # fmt: skip
+                         simulate=300, calibration=kernels_only)  # fmt: skip
     told = found.emit(name)
     text = capsys.readouterr().out
     assert told["read_back"]["holds"], told

@@ -34,7 +34,7 @@ GRID = [
 @pytest.mark.parametrize(("machine", "tokens", "rate", "ttft", "tpot"), GRID)
 def test_the_first_fleet_keeps_its_promise_one_by_one(machine, tokens, rate, ttft, tpot):
     model, system = machine
-    plan = {"input_len": tokens, "output_len": 256, "precision": "fp8"}
+    plan = {"input_len": tokens, "output_len": 256, "precision": "fp8", "pp": 1}
     found = reckon.search_infer(model, system, plan, rate, ttft=ttft, tpot=tpot)
     best = found.fleets[0]
     served = one_by_one(

@@ -20,7 +20,7 @@ from reckon.console.cli import main
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
          "--global-batch", "64", "--seq-len", "8192", "--schedule", "1f1b",
-         "--cp", "1"]  # fmt: skip
+         "--cp", "1", "--micro-batch", "1,2"]  # fmt: skip
 INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--input-len",
          "1024", "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15"]  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_json_alone_goes_to_the_terminal(cli: Cli) -> None:
 
 def test_the_winner_held_against_itself_is_first() -> None:
     fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192, "tp": [1, 2, 8], "cp": 1,
-              "micro_batch": 1}  # fmt: skip
+              "micro_batch": 1, "recompute": ["none", "full"]}  # fmt: skip
     best = reckon.search("llama3-8b", "dgx-h100", fields).plans[0]
     keys = {"tp", "pp", "vpp", "cp", "dp", "micro_batch", "recompute", "recompute_modules",
             "recompute_share", "sharding", "schedule", "sequence_parallel", "cp_kind",
@@ -111,7 +111,14 @@ def test_a_budget_ranks_by_cost_and_frames_have_a_row_each(cli: Cli) -> None:
     found = reckon.search(
         "llama3-8b",
         "dgx-h100",
-        {"gpus": "8..32", "batch_tokens": 64 * 8192, "seq_len": 8192, "cp": 1, "micro_batch": 1},
+        {
+            "gpus": "8..32",
+            "batch_tokens": 64 * 8192,
+            "seq_len": 8192,
+            "cp": 1,
+            "micro_batch": 1,
+            "recompute": ["none", "full"],
+        },
         tokens=1e10,
         days=6.0,
         price=2.0,
@@ -276,8 +283,17 @@ def test_help_shows_an_example_that_runs(cli: Cli, verb: str) -> None:
 @pytest.mark.parametrize(
     ("model", "fields"),
     [
-        ("mixtral-8x7b", {"gpus": 16, "global_batch": 32, "cp": 1}),
-        ("llama3-8b", {"gpus": 8, "global_batch": 16, "tp": [1, 2], "trained": "lora"}),
+        ("mixtral-8x7b", {"gpus": 16, "global_batch": 32, "tp": [1, 2], "cp": 1}),
+        (
+            "llama3-8b",
+            {
+                "gpus": 8,
+                "global_batch": 16,
+                "tp": 2,
+                "sharding": ["zero1", "fsdp"],
+                "trained": "lora",
+            },
+        ),
     ],
 )
 def test_a_plan_that_was_found_may_be_asked_for_again(model: str, fields: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.arrays import Array, Mask, Numeric
+from predictor.arrays import Array, Index, Mask, Numeric
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing.shapes import (
@@ -100,7 +100,7 @@ def _tilings(
     return np.stack([*found, *(price[at].min(axis=0) for at in _TYPICAL)])
 
 
-def _cheapest(prices: Array) -> tuple[Array, Array]:
+def _cheapest(prices: Array) -> tuple[Array, Index]:
     """Of each column the price of the row that is taken and its number: in turn, a row that is
     cheaper by a thousandth than the one before it that was taken."""
     rows, many = prices.shape

@@ -150,8 +150,8 @@ BLOCK_TABLES = ("kept", "listed")
 pass lists them all anew on the host."""
 
 REPLICA_PASSES = ("apart", "padded", "waiting")
-"""Passes of replicas that share experts: each as long as its own prompts make it, all of them padded
-to the tokens of the longest, or each of its own tokens and waiting for the longest."""
+"""Passes of replicas that share experts: each as long as its own prompts make it, all of them as
+long as the longest and padded to its tokens, or waiting for it."""
 
 FRONT_ENDS = ("beside", "inside")
 """Whether what answers clients runs beside the loop of passes or inside it: then the text of each

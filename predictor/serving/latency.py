@@ -270,9 +270,11 @@ def _met(work: Work, each: Array) -> tuple[Array, Array]:
 def repeated(work: Work) -> Array:
     """Prompts that a replica computes, as padding or its own, for each of its own; the others' as
     `_met` has them."""
+    padded = (np.asarray(work.meeting) > 1) & (np.asarray(work.divided) <= 0)
+    if not padded.any():
+        return np.ones_like(padded, dtype=float)
     after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0) / work.per_pass
     each = np.maximum(np.asarray(work.running, float), 1e-9) / after
-    padded = (np.asarray(work.meeting) > 1) & (np.asarray(work.divided) <= 0)
     return np.asarray(np.where(padded, _met(work, each)[1] / each, 1.0))
 
 

@@ -12,6 +12,7 @@ from predictor.models.choosing import deepseek_v4, minimax_m3
 from predictor.models.counts import experts_hit
 from predictor.models.encoder import around_layers, encoder, tower_parameters
 from predictor.models.huggingface import _windows
+from predictor.models.listed import _after_dense
 from predictor.models.mixed import gemma4, gemma4_unified
 from predictor.models.model import Model
 from predictor.models.narrowing import _mean
@@ -434,3 +435,10 @@ def test_what_configurations_of_gemma_4_leave_out() -> None:
     unified: dict[str, object] = {"layers": 6, "kv_heads": 4, "ffn_hidden": 100}
     gemma4_unified({"hidden_size_per_layer_input": 64}, unified, "test")
     assert unified["layer_inputs"] == 0
+
+
+def test_layers_behind_the_dense_ones_are_counted_from_there() -> None:
+    """Of three dense layers every second sees all keys, of those behind every fourth."""
+    content = {"first_k_dense_replace": 3, "prefix_dense_sliding_window_pattern": 2}
+    whole = [at for at in range(11) if _after_dense(at, 11, content)]
+    assert whole == [1, 6, 10]

@@ -10,7 +10,7 @@ from predictor.arrays import filled
 from predictor.catalog import ServingPlanSpec, parse
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
 from predictor.search.fleet_space import batches
-from predictor.search.fleets import interruption, search_engines
+from predictor.search.fleets import _Search, interruption, search_engines
 from predictor.serving import Promise, complete_serving
 
 KNOWN = catalog.load("kernels-only")
@@ -63,3 +63,15 @@ def test_what_prompts_add_to_a_token_is_part_of_it() -> None:
     own, cluster = catalog.model("llama3-70b"), catalog.system("dgx-h100")
     (engine,) = search_engines(own, [cluster], stated, Promise(5.0, 0.2, 0.9, 0.9), KNOWN).engines
     assert 0.0 < interruption(own, engine, KNOWN) < engine.tpot < 0.2
+
+
+def test_engines_are_compared_by_what_the_load_needs_of_them() -> None:
+    """Whole engines for a load, a share of one for a request per second."""
+    asked = {"model": catalog.model("llama3-8b"), "fields": {}, "calibration": KNOWN,
+             "promise": Promise(1.0, 0.1, 0.9, 0.9), "within": None, "readers": (),
+             "prices": None}  # fmt: skip
+    rates, gpus = np.array([4.0, 8.0]), np.array([2.0, 8.0])
+    per_request = _Search(**asked, load=float("inf"))._needed(rates, gpus)
+    np.testing.assert_allclose(per_request, [0.5, 1.0])
+    of_load = _Search(**asked, load=10.0)._needed(rates, gpus)
+    np.testing.assert_allclose(of_load, [6.0, 16.0])

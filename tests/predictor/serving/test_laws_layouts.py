@@ -11,7 +11,7 @@ from predictor.arrays import identity
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
-from predictor.serving.completion import complete_serving
+from predictor.serving.completion import _ranks, complete_serving
 from predictor.serving.fitting import Draft, layouts
 from predictor.timing.calibration import RunParameters
 
@@ -90,3 +90,13 @@ def test_attention_has_replicas_where_more_ranks_share_experts_than_divide_it() 
     assert float(fabric.tp) <= 8.0
     assert float(completed(gpus=8, ep=8).tp) == 8.0, "within a node ranks divide both"
     assert float(completed(gpus=16, tp=16, ep=16, system="gb200-nvl72").dp) == 1.0, "as stated"
+
+
+def test_ranks_that_are_left_open_are_what_the_others_leave() -> None:
+    """Sixteen accelerators in two stages of two ranks: four replicas; readers are no ranks."""
+    assert _ranks({"gpus": 16, "tp": 2, "pp": 2}) == (2, 4)
+    assert _ranks({"gpus": 16, "dp": 4, "pp": 2}) == (2, 4)
+    assert _ranks({"gpus": 16, "pp": 2}) == (8, 1)
+    assert _ranks({"gpus": 16, "tp": 4, "prefill_workers": 2, "prefill_tp": 4}) == (4, 2)
+    assert _ranks({"tp": 4}) == (4, 1)
+    assert _ranks({}) == (1, 1)

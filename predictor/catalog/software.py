@@ -115,7 +115,8 @@ def _leading(part: str) -> list[str]:
 class Fact:
     """One default of an engine.
 
-    field, value  of a plan; the value 'context' is as many tokens as the model can hold
+    field, value  of a plan; the value 'context' is as many tokens as the model can hold, and one
+                  such as '8192/dp' is shared by the replicas of the attention
     since         release, or month of engines without any; empty: from the beginning
     where         conditions, of `CONDITIONS`
     source        file and release, page, or what else it was read in
@@ -196,15 +197,16 @@ class Engine:
             for name, fact in chosen.items()
         ]
 
-    def ranked(self, setting: Setting) -> tuple[bool, ...]:
-        """Which of its facts' conditions on ranks hold: what an engine does by default differs
-        between two layouts only where these do."""
-        return tuple(
-            CONDITIONS[name](fact.where[name], setting)
+    def ranked(self, setting: Setting) -> tuple[int, ...]:
+        """Which of its facts' conditions on ranks hold, and among how many replicas it shares: what
+        an engine does by default differs between two layouts only where these do."""
+        held = (
+            int(CONDITIONS[name](fact.where[name], setting))
             for fact in self.facts
             for name in RANKED
             if name in fact.where
         )
+        return (*held, setting.dp if any(map(_is_divided, self.facts)) else 1)
 
     def _since(self, fact: Fact, release: str, era: str | None) -> bool:
         if not fact.since:
@@ -228,7 +230,17 @@ def _short(value: Any) -> str:
 def _value(fact: Fact, setting: Setting) -> Any:
     if fact.value == "context":
         return max(setting.model.max_context, 2048)
+    if _is_divided(fact):
+        return max(int(fact.value.removesuffix(DIVIDED)) // setting.dp, 1)
     return fact.value
+
+
+DIVIDED = "/dp"
+"""What a value ends with that attention's replicas share."""
+
+
+def _is_divided(fact: Fact) -> bool:
+    return isinstance(fact.value, str) and fact.value.endswith(DIVIDED)
 
 
 def month_of(era: str) -> str:

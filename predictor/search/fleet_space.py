@@ -134,7 +134,7 @@ def _alike(
 ) -> list[tuple[tuple[int, int], Index]]:
     """Layouts on which an engine does the same by default: tp and dp of one, and all of their
     rows."""
-    found: dict[tuple[bool, ...], list[int]] = {}
+    found: dict[tuple[int, ...], list[int]] = {}
     pairs = [(int(tp), int(dp)) for tp, dp in zip(columns["tp"], columns["dp"], strict=True)]
     for row, (tp, dp) in enumerate(pairs):
         found.setdefault(engine.ranked(replace(where, tp=tp, dp=dp)), []).append(row)

@@ -14,7 +14,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.records import dataclass
-from predictor.serving.meeting import met
+from predictor.serving.meeting import met, under_way, with_prompts
 from predictor.serving.pass_times import LISTING, Work, decode_time, prompt_time
 from predictor.timing import EngineParameters
 
@@ -243,7 +243,8 @@ def riding(
     decode in any case, and make these longer (`beside`); the first of its pass by more than those
     that share it (`_first_ones`), which add their share of a full one. One that takes several
     passes has them to itself. Where the passes of replicas are as long as the longest (`meeting`),
-    it is the prompts of the one that reads most (`_met`), but for what is divided among them.
+    it is the prompts of the one that reads most (`_met`), but for what is divided among them; of
+    prompts that take several passes, those passes in which any replica has one under way.
     """
     alone = np.asarray(many * prompt) + _own_passes(work, own, many, prompt, after)
     first, share = beside(work, own), own.mixing * prompt
@@ -257,6 +258,10 @@ def riding(
         some, most = _met(work, each)
         longest = after * (some * first + np.maximum(most - some, 0.0) * share)
         longest = np.where(apart, alone * most / np.maximum(each, 1e-12), longest)
+        passes = single_passes(work)
+        one = np.where(apart, alone / np.maximum(many, 1e-12), first) / passes
+        several = after * under_way(each * passes, np.asarray(work.meeting)) * one
+        longest = np.where(passes > 1, np.minimum(longest, several), longest)
         longer = (1.0 - np.asarray(work.divided)) * np.maximum(longest - delay, 0.0)
         delay = np.where(meets, delay + longer, delay)
     return np.asarray(delay)
@@ -306,23 +311,6 @@ def _first_ones(
         told = np.clip(told, 1e-12, np.maximum(each, 1e-12))
         found = found + PART * (told - found)
     return np.asarray(np.where(random, found, ones))
-
-
-def with_prompts(
-    rate: Array, step: Array, one: Array, share: Numeric = 0.0, more: Numeric = 0.0
-) -> Array:
-    """Share of the passes that have prompts, which arrive at random and gather during the pass
-    before: one of s without any is followed by one in a = 1 - exp(-r s), and one with k + 1 of them
-    by one without in exp(-r (l + k e)) of all cases. With k geometric of mean m these are c =
-    exp(-r l) / (1 + m (1 - exp(-r e))), so that a / (c + a) of the passes have some.
-
-    rate         of arrivals [1/s]
-    step, one    passes without prompts, and with one [s]
-    share, more  what every other prompt adds [s], and how many others such a pass has on average
-    """
-    some = -np.expm1(-rate * step)
-    none = np.exp(-rate * one) / (1.0 + np.asarray(more) * -np.expm1(-rate * share))
-    return np.asarray(some / (none + some))
 
 
 def single_passes(work: Work) -> Array:

@@ -51,6 +51,9 @@ def test_a_release_decides_the_era_and_no_era_means_the_newest():
     tables = [assumed(framework="vllm", version=v)[0].block_tables for v in ("0.6.1", "0.9.0")]
     assert tables == ["listed", "kept"]
     assert assumed(framework="sglang")[0].block_tables == "kept"
+    where = {"framework": "sglang", "model": "deepseek-v3", "batch": 64, "precision": "fp8_block"}
+    chunks = [assumed(**where, tp=8, gpus=8)[0].chunk, assumed(**where, dp=16, ep=16)[0].chunk]
+    assert chunks == [8192, 8192 / 16], "shared by the replicas"
     since = ("0.8.0", "0.9.0", "0.17.0")
     passes = [assumed(framework="vllm", version=v)[0].replica_passes for v in since]
     assert passes == ["apart", "padded", "waiting"]

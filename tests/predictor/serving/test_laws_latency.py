@@ -18,8 +18,8 @@ from predictor.serving.latency import (
     full_share,
     latencies,
     looks,
-    with_prompts,
 )
+from predictor.serving.meeting import with_prompts
 from predictor.serving.pass_times import (
     ANSWERING,
     LISTING,

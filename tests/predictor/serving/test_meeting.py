@@ -13,6 +13,7 @@ from predictor import catalog
 from predictor.plans import ServingPlan
 from predictor.serving import predict_inference
 from predictor.serving.latency import _met, latencies, repeated, riding
+from predictor.serving.meeting import under_way
 from predictor.serving.pass_times import DeviceTime
 from tests.predictor.serving import bare
 
@@ -83,6 +84,27 @@ def test_what_replicas_do_together_they_do_not_wait_for(apart, many, replicas, d
     assert own * (1.0 - 1e-9) <= waiting <= padded * (1.0 + 1e-9)
     assert waiting == pytest.approx(padded - divided * (padded - own), rel=1e-9)
     assert delay(meeting=replicas, divided=1.0) == pytest.approx(own, rel=1e-9)
+
+
+def test_prompts_of_several_passes_overlap():
+    """Of replicas that have one under way for a share of the time, passes without any are rarer the
+    more replicas meet; all wait for those that have one, not for each in turn."""
+    rng = np.random.default_rng(2)
+    for busy, replicas in ((0.05, 4), (0.3, 8), (0.9, 2)):
+        drawn = (rng.random((60_000, replicas)) < busy).any(axis=1).mean()
+        assert float(under_way(np.array(busy), np.array(replicas))) == pytest.approx(
+            drawn, rel=0.02
+        )
+    assert float(under_way(np.array(3.0), np.array(2.0))) == 1.0, "it reads one at a time"
+    long = {"single": DeviceTime(2.0, 0.0, 10.0, 8.0), "chunk": 125.0}
+
+    def delay(replicas: float) -> float:
+        one = work(meeting=replicas, **long)
+        return float(riding(one, bare.BARE, 10.0, np.array(0.3), np.array(1000.0)))
+
+    alone = delay(1.0)
+    assert alone < delay(4.0) < 4.0 * alone
+    assert delay(64.0) <= 1000.0 / 10.0 / 8.0 * alone * (1.0 + 1e-9), "no more than every pass"
 
 
 def test_replicas_that_wait_compute_no_padding():

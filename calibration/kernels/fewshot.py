@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from sklearn.linear_model import Ridge
 
 from calibration.kernels.fit import Points, inefficiency, predict_points
 from predictor.timing import EfficiencyModel
@@ -36,32 +37,12 @@ class FewShot:
     own_bent: float
 
 
-def ridge(
-    z: np.ndarray, y: np.ndarray, weight: np.ndarray, strength: float
-) -> tuple[float, np.ndarray]:
-    """Constant and slopes of weighted least squares whose slopes are pulled to zero (Hoerl &
-    Kennard 1970): the smaller of two equal systems, as sklearn's `Ridge` solves it, without an
-    estimator, which takes eight times as long for tens of points."""
-    from scipy.linalg import solve
-
-    mean, middle = np.average(z, weights=weight, axis=0), np.average(y, weights=weight)
-    root = np.sqrt(weight)
-    rows, target = (z - mean) * root[:, None], (y - middle) * root
-    few = rows.shape[0] < rows.shape[1]
-    system = rows @ rows.T if few else rows.T @ rows
-    system.flat[:: len(system) + 1] += strength
-    if few:
-        slopes = rows.T @ solve(system, target, assume_a="pos")
-    else:
-        slopes = solve(system, rows.T @ target, assume_a="pos")
-    return float(middle - mean @ slopes), slopes
-
-
 def _correction(z: np.ndarray, r: np.ndarray, weight: np.ndarray, strength: float) -> np.ndarray:
     """Constant and slopes that explain the residuals r."""
     tilt = np.zeros(z.shape[1] + 1)
     if np.isfinite(strength):
-        tilt[0], tilt[1:] = ridge(z, r, weight, strength)
+        fit = Ridge(alpha=strength).fit(z, r, sample_weight=weight)
+        tilt[0], tilt[1:] = fit.intercept_, fit.coef_
     else:
         # The constant is pulled to zero as by two more points.
         tilt[0] = (weight @ r) / (weight.sum() + 2.0)

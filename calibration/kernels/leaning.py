@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibration.kernels.fewshot import ridge
 from calibration.kernels.fit import Points, balance, inefficiency, shortest
 from predictor.timing import VENDOR, EfficiencyModel
 from predictor.timing.data_types import RELATED_DTYPES
@@ -63,10 +62,12 @@ def leaning(model: EfficiencyModel, points: Points, other: EfficiencyModel) -> E
 
     model   of the pool's points, whose names and places stay
     """
+    from sklearn.linear_model import Ridge
+
     z = other.standard(points.features)
     base = inefficiency(replace(other, stacks={}), points)
     weight = points.weight * balance(points.group)
-    constant, slopes = ridge(z, points.y - SHARE * base, weight, FIRM)
+    line = Ridge(alpha=FIRM).fit(z, points.y - SHARE * base, sample_weight=weight)
     return replace(
         other,
         kind=model.kind,
@@ -82,7 +83,7 @@ def leaning(model: EfficiencyModel, points: Points, other: EfficiencyModel) -> E
         keys=np.empty(0),
         stacks={},
         year=model.year,
-        tilt=np.concatenate([[constant], slopes]),
+        tilt=np.concatenate([[line.intercept_], line.coef_]),
         lags={},
         near=None,
         casts=model.casts,

@@ -29,7 +29,17 @@ from reckon.launch.engines import (
 )
 from reckon.launch.launcher import quoted, rendered
 from reckon.launch.manifest import read_lines
-from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
+from reckon.launch.table import (
+    Cases,
+    Derived,
+    Entry,
+    Facts,
+    Flags,
+    Number,
+    number,
+    truth,
+    whole_number,
+)
 
 A2A = "--moe-a2a-backend"
 WITHIN = ("none", "ascend_tp")
@@ -51,7 +61,8 @@ def _ranks_says(facts: Facts) -> Flags:
 def _ranks_means(flags: Flags, facts: Facts) -> Facts:
     ranks, dp = (whole_number(f, flags.get(f, 1)) for f in (TP, DP))
     whole = truth("--enable-ep-moe", flags.get("--enable-ep-moe", False))
-    spans = flags.get(A2A, "none") not in WITHIN or "--enable-deepep-moe" in flags
+    deepep = truth("--enable-deepep-moe", flags.get("--enable-deepep-moe", False))
+    spans = deepep or flags.get(A2A, "none") not in WITHIN
     ep = ranks if spans else whole_number(EP, flags.get(EP, ranks if whole else 1))
     tp = ranks
     if truth(SHARED, flags.get(SHARED, False)):
@@ -59,6 +70,27 @@ def _ranks_means(flags: Flags, facts: Facts) -> Facts:
             raise InputError(f"{DP} {dp} does not divide {TP} {ranks}, as {SHARED} asks")
         tp = ranks // dp
     return {"tp": tp, "dp": dp, "ep": ep}
+
+
+def _shared(flag: str, field: str) -> Derived:
+    """A number that replicas of the attention share, which a plan states of one of them
+    (srt/server_args.py, _handle_data_parallelism: chunked_prefill_size // dp_size; requests
+    likewise, srt/managers/tp_worker.py, from memory)."""
+
+    def says(facts: Facts) -> Flags:
+        value = facts.get(field)
+        replicas = facts["dp"] if SHARED in _ranks_says(facts) else 1
+        return {} if value is None else {flag: value * replicas}
+
+    def means(flags: Flags, facts: Facts) -> Facts:
+        if flag not in flags:
+            return {}
+        value = number(flag, flags[flag])
+        if value > 0 and truth(SHARED, flags.get(SHARED, False)):
+            value = max(value // whole_number(DP, flags.get(DP, 1)), 1)
+        return {field: value}
+
+    return Derived((flag,), says, means, fields=(field,), needs=("dp",))
 
 
 QUANTIZED: dict[str | None, tuple[str, ...]] = {
@@ -100,8 +132,8 @@ ENTRIES: tuple[Entry, ...] = (
     Number("--pp-size", "pp", absent=1),
     weights(QUANTIZED),
     cache(("fp8_e4m3", "fp8_e5m2"), "bf16"),
-    Number("--max-running-requests", "max_batch"),
-    Number("--chunked-prefill-size", "chunk"),
+    _shared("--max-running-requests", "max_batch"),
+    _shared("--chunked-prefill-size", "chunk"),
     Cases(
         ("execution",),
         (

@@ -213,3 +213,13 @@ def test_tensorrt_llm_balances_prompts_of_its_replicas_only_if_told(said, passes
     found = read_launch("trtllm", text)
     assert found.fields.get("replica_passes") == passes
     assert found.unknown == []
+
+
+@pytest.mark.parametrize(("shared", "replicas"), [("--enable-dp-attention ", 16), ("", 1)])
+def test_replicas_of_sglang_share_a_chunk_and_running_requests(shared: str, replicas: int) -> None:
+    line = ("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 "
+            f"{shared}--chunked-prefill-size 131072 --max-running-requests 4096")  # fmt: skip
+    found = read_launch("sglang", line).fields
+    assert (found["chunk"], found["max_batch"]) == (131072 / replicas, 4096 / replicas)
+    small = read_launch("sglang", line.replace("131072", "8")).fields
+    assert small["chunk"] == (1 if shared else 8), "no chunk is without a token"

@@ -145,15 +145,16 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
         found.append((score, launch))
     if not given.strip():
         raise InputError("give a run file, a script or a launch line; there is nothing in this one")
-    if not found:
+    own = max(errors, key=lambda name: _named(name, given), default="")
+    told = _named(own, given) if own else 0
+    if found:
+        best = max(found, key=lambda pair: pair[0])[1]
+        if told <= _named(best.dialect, given) + (best.model is not None):
+            return best
+    elif not told:
         first = next(iter(errors.values()))
         raise InputError(f"{given}: no reader of launch lines understands it ({first})")
-    best = max(found, key=lambda pair: pair[0])[1]
-    sure = _named(best.dialect, given) + (best.model is not None)
-    own = max(errors, key=lambda name: _named(name, given), default=None)
-    if own is not None and _named(own, given) > sure:
-        raise errors[own]  # a line of that tool, which is wrong: others make nothing of it
-    return best
+    raise errors[own]  # a line of that tool, which is wrong: others make nothing of it
 
 
 ENGINES = ("vllm", "sglang", "trtllm")

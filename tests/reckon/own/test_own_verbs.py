@@ -348,3 +348,15 @@ def test_what_is_missing_is_told_in_one_line(cli: Cli, tmp_path: Path) -> None:
     assert "nan" not in out + err
     assert "the accelerator is not stated" in err
     assert err.count("\n") == 1
+
+
+def test_a_wrong_line_of_a_tool_that_it_names_is_told_by_that_tool(tmp_path: Path) -> None:
+    """Where no reader understands it, not what the first of them makes of it."""
+    line = tmp_path / "serve.sh"
+    line.write_text("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 "
+                    "--tp 16 --moe-a2a-backend foo\n")  # fmt: skip
+    with pytest.raises(InputError, match="--moe-a2a-backend foo: not known; known: deepep"):
+        reckon.check(str(line), {"system": "dgx-h200"})
+    line.write_text("make coffee --strong\n")
+    with pytest.raises(InputError, match="no reader of launch lines understands it"):
+        reckon.check(str(line), {"system": "dgx-h200"})

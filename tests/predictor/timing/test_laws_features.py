@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
@@ -17,7 +19,7 @@ from predictor.timing.alternatives import apart, in_type, together
 from predictor.timing.attention import attention
 from predictor.timing.features import ideal
 from predictor.timing.kernels import _fitted
-from predictor.timing.products import TYPICAL_TILES
+from predictor.timing.products import TYPICAL_TILES, _cheapest
 from predictor.timing.shapes import LONG_KERNEL, Shapes
 from tests.predictor.quicker import QUICKER, quicker_accelerator
 
@@ -195,3 +197,16 @@ def test_where_nothing_was_timed_nothing_is_far_from_it(one: Shapes) -> None:
     found = _fitted(one, H100, load("none"), "neutral")
     assert float(np.max(np.asarray(found.away))) == 0.0
     assert not found.measured.any()
+
+
+@given(
+    st.integers(1, 40),
+    st.lists(st.lists(st.floats(0.1, 10.0), min_size=40, max_size=40), min_size=1, max_size=6),
+)
+def test_few_tilings_are_chosen_as_many_are(many: int, rows: list[list[float]]) -> None:
+    """Number by number or as arrays: the same row for every product, whatever stands beside it."""
+    prices = np.array(rows)
+    cost, chosen = _cheapest(prices)
+    few, own = _cheapest(prices[:, :many])
+    assert few.tolist() == cost[:many].tolist()
+    assert own.tolist() == chosen[:many].tolist()

@@ -30,7 +30,8 @@ class Setting:
     """Where software runs: what the conditions of facts are asked of.
 
     weights  data type of the weights as the checkpoint has it
-    tp, dp, drafted   of the plan, where they are stated
+    tp, dp   of the plan, as stated or as they come out
+    drafted  of the plan, where it is stated
     """
 
     accelerator: Accelerator

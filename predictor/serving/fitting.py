@@ -98,8 +98,8 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
 
 TOGETHER = 8
 """Ranks over which attention is divided at most where experts are shared by more: beyond a node of
-eight it has replicas (docs/serving/expert_parallel_deployment.md of vLLM; SGLang's and
-TensorRT-LLM's recipes of wide expert parallelism)."""
+eight it has replicas (docs/serving/expert_parallel_deployment.md of vLLM; that SGLang's and
+TensorRT-LLM's recipes of wide expert parallelism do the same is from memory)."""
 
 
 def _wide(draft: Draft, gpus: int, node: float) -> bool:

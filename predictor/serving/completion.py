@@ -133,9 +133,7 @@ def complete_serving(
     plan = draft.plan(*first_fit(draft, layouts(draft), run))
     if laid is None and _otherwise(*asked, plan):
         laid = (int(plan.tp), int(plan.dp))
-        return complete_serving(
-            spec, run, strict=strict, model=model, cluster=cluster, laid=laid, ran=ran
-        )
+        return complete_serving(spec, run, strict, model, cluster, laid=laid, ran=ran)
     if routed and model.is_moe:
         filler.assumed.append(load_of(routed, model, float(plan.ep)))
         plan = replace(plan, expert_load=filler.assumed[-1].value)

@@ -179,10 +179,7 @@ def _unless_better(line: _Line, counts: list[int], even: list[int]) -> list[int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """Stages of one system with 1, 2, ... layers; arrays (3, layers): first, inner, last.
-
-    shape   of those arrays; figures that are the same for all stages have fewer
-    """
+    """Stages of one system with 1, 2, ... layers; arrays of `shape`: first, inner, last."""
 
     step: Step
     memory: Memory
@@ -228,7 +225,6 @@ class _Line:
     crossings  transfer and latency behind stages after which a link of its own comes
     slower  how much longer each computes
     again   share of its layers that each computes again; empty: as the plan says
-    _totals  what `total` has played, by deal [s]
     """
 
     plan: TrainingPlan

@@ -41,7 +41,7 @@ from predictor.catalog.filling import (
     note_names,
     period,
 )
-from predictor.catalog.forms import EMPTY, Spec, parse, scaled
+from predictor.catalog.forms import EMPTY, Spec, number, parse
 from predictor.catalog.given import Given, Range, read_given
 from predictor.catalog.learned import (
     learned_mapping,
@@ -161,6 +161,7 @@ __all__ = [
     "named_model",
     "node_constants",
     "note_names",
+    "number",
     "own_prior",
     "own_process",
     "parse",
@@ -187,7 +188,6 @@ __all__ = [
     "rows",
     "run_parameters",
     "scale_up",
-    "scaled",
     "settings_of",
     "several_systems",
     "spec_of",

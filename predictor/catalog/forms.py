@@ -7,6 +7,7 @@ which take longer to import and to build than a prediction takes, are not needed
 
 from __future__ import annotations
 
+import math
 import re
 import types
 import typing
@@ -175,6 +176,25 @@ def scaled(value: Any) -> Any:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbgtKMBGT])\s*", value) if (
         isinstance(value, str)) else None  # fmt: skip
     return value if match is None else float(match[1]) * SCALES[match[2].lower()]
+
+
+def number(name: str, value: Any, least: float = -math.inf, whole: bool = False) -> float:
+    """A number that a request states beside its plan, also as 15T or a text 15e12.
+
+    Raises InputError for what is none, is not finite, below the least, or a part of one where a
+    whole one is asked for.
+    """
+    try:
+        found = float(scaled(value))
+    except (TypeError, ValueError):
+        raise InputError(f"{name} {value!r:.40} is not a number") from None
+    if not math.isfinite(found):
+        raise InputError(f"{name} {found:g} must be a finite number")
+    if found < least:
+        raise InputError(f"{name} {found:g} cannot be below {least:g}")
+    if whole and not found.is_integer():
+        raise InputError(f"{name} {found:g} must be a whole number")
+    return found
 
 
 def _whole(value: Any) -> Any:

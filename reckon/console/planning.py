@@ -50,9 +50,9 @@ class Budget(click.ParamType):
     ) -> float:
         """The number."""
         try:
-            return float(catalog.scaled(value))
-        except (TypeError, ValueError):
-            self.fail(f"{value!r} is not a number", param, ctx)
+            return catalog.number("it", value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
 
 
 BUDGET = Budget()

@@ -19,6 +19,7 @@ from predictor.catalog import (
     ServingPlanSpec,
     complete_cluster,
     load,
+    number,
     parse,
     read_given,
 )
@@ -75,10 +76,10 @@ def search_infer(
     ttft_share: float = 0.9,
     tpot_share: float = 0.9,
     headroom: float = 0.0,
-    spare: int = 0,
+    spare: float = 0,
     price: str | float | None = None,
     objective: str | None = None,
-    simulate: int = 0,
+    simulate: float = 0,
     calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
     target: str | None = None,
     thrift: Thrift | None = None,
@@ -102,13 +103,16 @@ def search_infer(
     readers = [catalog.system(one) for one in given.pop("prefill_system", ())]
     table = prices(price, [*systems, *readers])
     goal = _goal(objective, table, thrift := thrift or Thrift())
-    wanted, promise = _load(load_, headroom, spare), Promise(ttft, tpot, ttft_share, tpot_share)
+    number("headroom", headroom, least=0)
+    spared = int(number("spare", spare, least=0, whole=True))
+    served = int(number("simulate", simulate, least=0, whole=True)) or REQUESTS
+    wanted, promise = load_of(load_), Promise(ttft, tpot, ttft_share, tpot_share)
     found = search_engines(
         own_model, systems, _own_prompts(given) if goal in SAVING else given, promise, known,
         load=wanted.peak * (1.0 + headroom), within=_within(target, own_model, known),
         readers=readers, prices=table if goal == "cost" else None,
     )  # fmt: skip
-    fleet_of = partial(_powered_fleet, wanted, headroom, spare, table, thrift.tariff.price)
+    fleet_of = partial(_powered_fleet, wanted, headroom, spared, table, thrift.tariff.price)
     engines = found.engines
     if goal in SAVING:
         engines = sorted(engines, key=lambda one: _rank("gpus")(fleet_of(one)))[:MOST]
@@ -117,11 +121,11 @@ def search_infer(
         [fleet_of(engine) for engine in engines],
         _rank(goal),
         lambda fleet, more: fleet_of(fleet.engine, more),
-        lambda fleet: trial(own_model, fleet, wanted.peak, promise, known, simulate or REQUESTS),
+        lambda fleet: trial(own_model, fleet, wanted.peak, promise, known, served),
     )
     return InferenceSearch(
         model=own_model, load=wanted, promise=promise, objective=goal, headroom=headroom,
-        spare=spare, calibration=known, found=found, fleets=fleets, trials=trials, thrift=thrift,
+        spare=spared, calibration=known, found=found, fleets=fleets, trials=trials, thrift=thrift,
         contrast=_contrast(own_model, fleets, known), **_lengths(given),
     )  # fmt: skip
 
@@ -133,15 +137,6 @@ LENGTHS = ("input_len", "output_len")
 def _lengths(given: Mapping[str, Any]) -> dict[str, float]:
     """Of prompts and outputs, one each."""
     return {name: float(given[name][0]) for name in LENGTHS}
-
-
-def _load(
-    ref: float | str | Path | Mapping[str, Sequence[float]] | Load, headroom: float, spare: int
-) -> Load:
-    """The load; what is kept beyond it cannot be negative."""
-    if headroom < 0 or spare < 0:
-        raise InputError("--headroom and --spare cannot be below 0")
-    return load_of(ref)
 
 
 def _every(
@@ -300,31 +295,24 @@ def asked(
     }
     if "power_limits" in saved and own.get("objective") not in SAVING:
         raise InputError(f"limits of power need --objective {' or '.join(SAVING)}")
-    numbers = {name: _number(name, own.pop(name)) for name in NUMBERS if name in own}
+    numbers = {name: number(name, own.pop(name)) for name in NUMBERS if name in own}
     return search_infer(
         model,
         _systems(rest, where),
         rest,
-        wanted if isinstance(wanted, str | Path | Mapping) else _number("rate", wanted),
+        wanted if isinstance(wanted, str | Path | Mapping) else number("rate", wanted),
         ttft=numbers.pop("ttft_ms", math.inf) / 1e3,
         tpot=numbers.pop("tpot_ms", math.inf) / 1e3,
         ttft_share=numbers.pop("ttft_percentile", 90.0) / 100.0,
         tpot_share=numbers.pop("tpot_percentile", 90.0) / 100.0,
         headroom=numbers.pop("headroom", 0.0),
-        spare=int(numbers.pop("spare", 0)),
-        simulate=int(numbers.pop("simulate", 0)),
+        spare=numbers.pop("spare", 0.0),
+        simulate=numbers.pop("simulate", 0.0),
         calibration=calibration,
         target=target,
         thrift=thrift_of(saved),
         **own,
     )
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} {value!r} is not a number") from None
 
 
 def _systems(stated: dict[str, Any], where: str) -> list[Cluster]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Array, Index
+from predictor.catalog import number
 from predictor.errors import InputError
 from predictor.power import KWH, Conditions, Tariff
 from predictor.records import dataclass
@@ -87,6 +88,9 @@ class Thrift:
     paced: str | None = None
 
     def __post_init__(self) -> None:
+        for limit in self.limits:
+            if not 0 < limit < np.inf:
+                raise InputError(f"power limit {limit:g} W must be above 0")
         if self.slower is not None and not 0 <= self.slower < np.inf:
             raise InputError(f"slower {self.slower:g} must be at least 0 (0.05: 5 %)")
         if self.paced not in (None, *MODES):
@@ -97,18 +101,8 @@ def thrift_of(stated: Mapping[str, Any]) -> Thrift:
     """What a request states: `power_limits` (a list, or text with commas), `slower`,
     `price_per_kwh`, `stage_clocks`.
 
-    Raises InputError for what are no numbers above 0.
+    Raises InputError for what are no numbers, or cannot be.
     """
-
-    def number(name: str, value: Any) -> float:
-        try:
-            found = float(value)
-        except (TypeError, ValueError):
-            found = -1.0
-        if not 0 <= found < np.inf or (found == 0 and name != "slower"):
-            raise InputError(f"{name} {value!s:.40} must be a number above 0")
-        return found
-
     given = stated.get("power_limits", ())
     texts = given.split(",") if isinstance(given, str) else np.atleast_1d(given).tolist()
     price = stated.get("price_per_kwh")
@@ -116,7 +110,7 @@ def thrift_of(stated: Mapping[str, Any]) -> Thrift:
     return Thrift(
         limits=tuple(number("power limit", one) for one in texts),
         slower=None if slower is None else number("slower", slower),
-        tariff=Tariff(price=None if price is None else number("price_per_kwh", price)),
+        tariff=Tariff(price=None if price is None else number("price_per_kwh", price, least=0)),
         paced=stated.get("stage_clocks"),
     )
 
@@ -165,9 +159,9 @@ def powered_plans(found: SearchResult, positions: Index, limits: Sequence[float 
     """
     times = np.empty((len(limits), len(positions)))
     powers = np.empty_like(times)
-    for number in np.unique(found.block[positions]):
-        own = np.flatnonzero(found.block[positions] == number)
-        plan = found.blocks[number].plan(found.row[positions[own]])
+    for block in np.unique(found.block[positions]):
+        own = np.flatnonzero(found.block[positions] == block)
+        plan = found.blocks[block].plan(found.row[positions[own]])
         batch = predict(found.model, found.cluster, plan, found.calibration)
         usual = step_power(batch, Conditions())
         for row, limit in enumerate(limits):

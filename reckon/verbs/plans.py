@@ -14,9 +14,11 @@ from predictor import catalog
 from predictor.catalog import (
     BESIDE,
     Filler,
+    Spec,
     TrainingPlanSpec,
     complete_cluster,
     load,
+    number,
     parse,
     stated_cluster,
     with_host,
@@ -346,7 +348,7 @@ def search(
     own_cluster = with_host(stated_cluster(cluster, spec.to_dict()), stated)
     aim = (own_model, own_cluster, known, stated)
     within = None if target is None else _aimed(target, *aim)
-    bounds = Limits(**limits)
+    bounds = _bounds(limits)
     saving = objective in SAVING
     goal = _goal(objective, bounds)
     result = search_train(
@@ -365,6 +367,20 @@ def search(
     result, kept = _saving(result, thrift or Thrift(), goal) if saving else (result, ())
     own = None if compare is None else hold_against(result, stated, compare)
     return TrainingSearch(result, own, kept, () if thrift is None else thrift.limits)
+
+
+class _Switch(Spec):
+    """The one condition that is no number."""
+
+    tp_in_node: bool = False
+
+
+def _bounds(stated: Mapping[str, Any]) -> Limits:
+    """The conditions on plans; those that are numbers may be stated as text."""
+    given = {name: value for name, value in stated.items() if value is not None}
+    switched = {name: given.pop(name) for name in _Switch.__annotations__ if name in given}
+    numbers = {name: number(name, value) for name, value in given.items()}
+    return Limits(tp_in_node=parse(_Switch, switched, "plan").tp_in_node, **numbers)
 
 
 def _aimed(

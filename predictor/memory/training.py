@@ -7,6 +7,7 @@ them); state is 18 bytes per parameter in mixed precision (Rajbhandari et al. 20
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -245,11 +246,16 @@ def delta_parameters(model: Model, tp: Numeric) -> Numeric:
 
 
 def stage_parameters(
-    model: Model, plan: TrainingPlan, at: Stages, saved: Kept | None = None
+    model: Model,
+    plan: TrainingPlan,
+    at: Stages,
+    held: Mapping[str, Array],
+    saved: Kept | None = None,
 ) -> StageParameters:
     """Parameters by kind of stage, of both stages where a device holds one from each end; a tied
     output projection is a copy where the ends lie apart.
 
+    held    executions of each module on a stage (`plans.blocks`)
     saved   by the operators of the plan, if at hand; read where only adapters are trained
     """
     table = plan.vocab_share(model.vocab) * model.hidden
@@ -263,7 +269,6 @@ def stage_parameters(
         + at.heads * (table + model.norm_parameters + model.stream_sum_matrix)
         - shared * table
     )
-    held = blocks(model, plan, at)
     layers = (
         held["layer"] * _mixers(model, plan.tp)
         + held["dense"] * dense_parameters(model, plan.tp)
@@ -288,6 +293,37 @@ def stage_parameters(
         tied=tied,
         frozen=frozen,
     )
+
+
+LAID = (
+    "tp", "pp", "vpp", "ep", "etp", "first_layers", "last_layers", "inner_layers",
+    "vocab_multiple", "schedule", "split", "vocab_parallel", "mtp", "trained",
+)  # fmt: skip
+"""Fields of a plan on which its layout depends where all of the model is trained."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """What lies on the stages of a pipeline, before recomputation and sharding.
+
+    at          the stages
+    held        executions of each module on them (`plans.blocks`)
+    parameters  that they hold
+    """
+
+    at: Stages
+    held: dict[str, Array]
+    parameters: StageParameters
+
+
+def lay_out(model: Model, plan: TrainingPlan, saved: Kept | None = None) -> Layout:
+    """Layers and parameters of a plan, or a batch of plans, on their stages.
+
+    saved   by the operators of the plan, if at hand
+    """
+    at = stages(model, plan)
+    held = blocks(model, plan, at)
+    return Layout(at, held, stage_parameters(model, plan, at, held, saved))
 
 
 def state_bytes(
@@ -383,17 +419,21 @@ def _buffers(model: Model, plan: TrainingPlan, count: float) -> Numeric:
 
 
 def memory(
-    model: Model, plan: TrainingPlan, run: RunParameters, saved: Kept | None = None
+    model: Model,
+    plan: TrainingPlan,
+    run: RunParameters,
+    saved: Kept | None = None,
+    laid: Layout | None = None,
 ) -> Memory:
     """Peak memory per device of a plan or a batch of plans.
 
     run     context, fragmentation, and what frameworks' allocation differs by
     saved   by the operators of the plan (`kept_by`), if at hand
+    laid    what lies on its stages (`lay_out`), if at hand
     """
     saved = kept_by(step_operators(model, plan), model, plan) if saved is None else saved
-    at = stages(model, plan)
-    held = blocks(model, plan, at)
-    parameters = stage_parameters(model, plan, at, saved)
+    laid = lay_out(model, plan, saved) if laid is None else laid
+    at, held, parameters = laid.at, laid.held, laid.parameters
     kept, one = layer_activations(saved, plan, held)
     ends = saved.ends
     adds = allocation(run, plan.framework)

@@ -11,8 +11,23 @@ import numpy as np
 from predictor.arrays import Array, Index, Mask
 from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
-from predictor.memory import UNHELD, Kept, host_room, kept_by, memory
-from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, any_broken, training_rules
+from predictor.memory import (
+    LAID,
+    UNHELD,
+    Kept,
+    Layout,
+    host_room,
+    kept_by,
+    lay_out,
+    memory,
+)
+from predictor.plans import (
+    CATEGORY_FIELDS,
+    Rule,
+    TrainingPlan,
+    any_broken,
+    training_rules,
+)
 from predictor.records import dataclass
 from predictor.search.axes import SearchBasis
 from predictor.search.bounds import Within, further
@@ -25,6 +40,10 @@ from predictor.work import step_operators
 
 PLANS_AT_ONCE = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
+
+
+REMEMBERED = 250_000
+"""Plans whose layouts on stages are remembered: some 0.1 GB of arrays."""
 
 
 def asked(block: Block, part: Index) -> Array:
@@ -86,6 +105,7 @@ class Narrowing:
 
     within   further laws
     kept     what the operators of a group of blocks keep
+    laid     what lies on the stages of plans alike in that (`_laid`)
     """
 
     blocks: Sequence[Block]
@@ -94,6 +114,7 @@ class Narrowing:
     run: RunParameters
     within: Within | None
     kept: dict[int, Kept] = field(default_factory=dict)
+    laid: dict[tuple[Any, ...], Layout] = field(default_factory=dict)
 
     def narrow(self, progress: Callable[[float], None]) -> Possible:
         """The rows that obey the laws and conditions, and of those the ones that fit.
@@ -142,12 +163,15 @@ class Narrowing:
             misses.conflict.note(laws, plan)
         table.known[place] = True
         table.lawful[place] = ~broken
-        part = part[~broken]
-        if not part.size:
+        if broken.all():
             return
+        if broken.any():
+            part, place = part[~broken], place[~broken]
+            plan = block.plan(part)
         misses.possible = True
-        plan, place = block.plan(part), place[~broken]
-        held = memory(self.setting.model, plan, self.run, self._saved(block, part))
+        saved = self._saved(block, part)
+        laid = self._laid(plan, saved)
+        held = memory(self.setting.model, plan, self.run, saved, laid)
         room = host_room(self.setting.cluster, plan)
         fits = held.peak <= self.limits.memory_fraction * float(
             self.setting.cluster.accelerator.memory
@@ -189,6 +213,19 @@ class Narrowing:
             operators = step_operators(self.setting.model, block.base)
             self.kept[block.group] = kept_by(operators, self.setting.model, block.base)
         return self.kept[block.group].at(block.index[part])
+
+    def _laid(self, plan: TrainingPlan, saved: Kept) -> Layout:
+        """What lies on the stages of plans, told once for all that differ in nothing of it."""
+        model = self.setting.model
+        if plan.frozen:
+            return lay_out(model, plan, saved)
+        told = (getattr(plan, name) for name in LAID if name != "mtp" or model.mtp_layers)
+        key = plan.shape, *(v.tobytes() if isinstance(v, np.ndarray) else v for v in told)
+        if key not in self.laid:
+            if sum(shape[0] for shape, *_ in self.laid) > REMEMBERED:
+                self.laid.clear()
+            self.laid[key] = lay_out(model, plan, saved)
+        return self.laid[key]
 
     def _conditions(self, plan: TrainingPlan, block: Block, part: Index) -> list[Rule]:
         """What the request asks beyond the laws."""

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import kept_by, layer_activations, offload, stage_parameters
+from predictor.memory import kept_by, lay_out, layer_activations, offload
 from predictor.models import Model
-from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks, stages
+from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks
 from predictor.records import dataclass
 from predictor.timing import Calibration, operator_times
 from predictor.training.exchange import EVERYONE, Exchange, Network, Slot
@@ -96,14 +96,14 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     calibration            efficiencies of kernels and links
     """
     shape, accelerator = plan.shape, cluster.accelerator
-    at = stages(model, plan)
+    laid = lay_out(model, plan)
+    at, parameters = laid.at, laid.parameters
     network = Network.of(plan, cluster, calibration)
     full = (3, *shape)
     between = {
         Slot("pp", c.op, c.phase, c.phase if c.behind else ""): network.exchange(c, 0.0, shape)
         for c in pipeline_collectives(model, plan)
     }
-    parameters = stage_parameters(model, plan, at)
     dense, experts = parameters.dense, parameters.expert
     gradients: dict[tuple[Slot, int], Exchange] = {}
     for number, c in enumerate(
@@ -133,7 +133,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         m=whole(plan.micro_batches),
         vpp=whole(plan.vpp),
         gpus=whole(plan.gpus),
-        modules=blocks(model, plan, at),
+        modules=laid.held,
         between=between,
         gradients=gradients,
         offload=_copies(model, plan, at, accelerator),

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.memory import memory, offload, stage_parameters
+from predictor.memory import lay_out, memory, offload
 from predictor.memory.offload import host_link, node_memory, update_time
-from predictor.plans import TrainingPlan, stages
+from predictor.plans import TrainingPlan
 from predictor.timing import RunParameters
 from tests.predictor.dense import dense
 
@@ -28,7 +28,7 @@ def test_adapters_have_two_sides() -> None:
     """r (k + n) beside every product of every layer, as a hand counts them; nothing else of the
     model has gradients."""
     made = plan(trained="lora", lora_rank=16.0)
-    own = stage_parameters(SMALL, made, stages(SMALL, made))
+    own = lay_out(SMALL, made).parameters
     sides = [(640, 640), (640, 2 * 320), (640, 640), (640, 2 * 1792), (1792, 640)]
     queries, keys, out, up, down = ((k, n) for k, n in sides)
     each = sum(k + n for k, n in (out, up, down)) + (queries[0] + queries[1] + keys[1])

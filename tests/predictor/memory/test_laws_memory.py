@@ -13,11 +13,10 @@ from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
 from predictor.hardware.systems import Cluster, Tier
 from predictor.memory.serving import ServingMemory, serving_memory, tower_bytes
-from predictor.memory.training import _buffers, allocation, memory, stage_parameters
+from predictor.memory.training import _buffers, allocation, lay_out, memory
 from predictor.models.encoder import tower_parameters
 from predictor.models.model import Model
 from predictor.models.tower import Tower
-from predictor.plans.pipeline import stages
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
@@ -238,7 +237,7 @@ def test_a_tied_table_is_copied_where_the_ends_lie_apart() -> None:
 
     def tied(**fields: object) -> list[float]:
         made = plan(dp=1.0, **fields)
-        found = stage_parameters(model, made, stages(model, made))
+        found = lay_out(model, made).parameters
         return [float(value) for value in found.tied]
 
     assert tied(pp=2.0) == [table, 0, table]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.memory import stage_parameters, weight_bytes
+from predictor.memory import LAID, lay_out, weight_bytes
 from predictor.memory.training import mixer_parameters
 from predictor.models import Model
-from predictor.plans import ServingPlan, TrainingPlan, stages
+from predictor.plans import ServingPlan, TrainingPlan
 
 NAMES = list(catalog.tables.rows("models"))
 
@@ -20,9 +21,9 @@ def held(model: Model, **fields: float) -> np.ndarray:
     """Parameters of a rank on first, inner and last stages, and devices of each kind, (2, 3)."""
     given = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "micro_batch": 1.0, "global_batch": 8.0, **fields}
     made = TrainingPlan(**given, seq_len=4096.0, vocab_multiple=1.0, mtp=False)  # type: ignore[arg-type]
-    at = stages(model, made)
-    own = stage_parameters(model, made, at)
-    return np.stack([own.layers + own.experts + own.ends, at.count])
+    laid = lay_out(model, made)
+    own = laid.parameters
+    return np.stack([own.layers + own.experts + own.ends, laid.at.count])
 
 
 def served(model: Model, **fields: float) -> float:
@@ -91,3 +92,27 @@ def test_a_rank_has_its_heads_and_whole_key_heads(tp: float, heads: int, keys: i
     index = replace(plain, index_heads=4, index_head_dim=40, index_topk=128, index_block=64)
     own += 640 * 40 * (keys + 1)
     assert float(mixer_parameters(index, tp)) == pytest.approx(own, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["llama3-70b", "deepseek-v3", "nemotron-h-8b", "gpt3-175b"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "dualpipe"])
+def test_a_layout_reads_what_it_is_told_apart_by(name: str, schedule: str) -> None:
+    """Layouts of a search are told once for plans that are alike in these fields."""
+
+    seen: set[str] = set()
+
+    class Watched(TrainingPlan):
+        def __getattribute__(self, field: str) -> object:
+            seen.add(field)
+            return super().__getattribute__(field)
+
+    made = Watched(
+        tp=2.0, pp=4.0, dp=2.0, micro_batch=1.0, global_batch=16.0, seq_len=4096.0, vpp=2.0,
+        ep=2.0, schedule=schedule,
+    )  # fmt: skip
+    assert made.shape == ()  # which reads all numbers, and is remembered
+    seen.clear()
+    lay_out(catalog.model(name), made)
+    fields = {field.name for field in dataclasses.fields(TrainingPlan)}
+    assert "tp" in seen
+    assert seen & fields <= set(LAID)

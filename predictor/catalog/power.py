@@ -272,11 +272,12 @@ def power_setting(
     least = float(np.max(np.asarray(constants.awake)))
     most = float(np.max(np.asarray(constants.limit)))
     limit, clock, inlet = conditions.limit, conditions.clock, cooled.inlet
-    if limit is not None and not least < limit <= most:
-        raise InputError(
-            f"--power-limit {limit:g} W: {device.name} draws {least:.0f} W awake and takes limits "
-            f"up to {most:g} W"
-        )
+    for one in () if limit is None else np.ravel(limit).tolist():
+        if not least < one <= most:
+            raise InputError(
+                f"--power-limit {one:g} W: {device.name} draws {least:.0f} W awake and takes "
+                f"limits up to {most:g} W"
+            )
     top = float(np.max(np.asarray(constants.clock)))
     if clock is not None and not LOWEST * top <= clock <= top:
         raise InputError(

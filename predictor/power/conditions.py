@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from predictor.arrays import Numeric
 from predictor.power.site import Tariff
 from predictor.records import dataclass
 
@@ -12,7 +13,7 @@ from predictor.records import dataclass
 class Conditions:
     """Under what a run is powered; what is None is as the machine has it.
 
-    limit     of one accelerator [W]
+    limit     of one accelerator [W]; several at once as an array that broadcasts with the work
     clock     that it does not exceed [Hz]
     inlet     of air or coolant [°C]
     cooling   'air', 'liquid' or 'immersion'
@@ -21,7 +22,7 @@ class Conditions:
     slack     share by which its clocks may make the pipeline longer
     """
 
-    limit: float | None = None
+    limit: Numeric | None = None
     clock: float | None = None
     inlet: float | None = None
     cooling: str | None = None

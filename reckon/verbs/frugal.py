@@ -159,15 +159,18 @@ def powered_plans(found: SearchResult, positions: Index, limits: Sequence[float 
     """
     times = np.empty((len(limits), len(positions)))
     powers = np.empty_like(times)
+    rows = np.array([row for row, limit in enumerate(limits) if limit is not None], dtype=int)
+    tried = [limit for limit in limits if limit is not None]
     for block in np.unique(found.block[positions]):
         own = np.flatnonzero(found.block[positions] == block)
         plan = found.blocks[block].plan(found.row[positions[own]])
         batch = predict(found.model, found.cluster, plan, found.calibration)
         usual = step_power(batch, Conditions())
-        for row, limit in enumerate(limits):
-            under = usual if limit is None else step_power(batch, Conditions(limit=limit))
-            times[row, own] = batch.step_time * under.time / usual.time
-            powers[row, own] = under.mean
+        times[:, own], powers[:, own] = batch.step_time, usual.mean
+        if tried:
+            under = step_power(batch, Conditions(limit=np.array(tried)[:, None]))
+            times[np.ix_(rows, own)] = batch.step_time * under.time / usual.time
+            powers[np.ix_(rows, own)] = under.mean
     samples = np.asarray(found.column("global_batch", positions.tolist()), float)
     energies = found.gpus[positions] * powers * times / samples
     return Powered(positions, tuple(limits), times, powers, energies)

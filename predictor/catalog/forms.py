@@ -187,7 +187,7 @@ def number(name: str, value: Any, least: float = -math.inf, whole: bool = False)
     try:
         found = float(scaled(value))
     except (TypeError, ValueError):
-        raise InputError(f"{name} {value!r:.40} must be a number") from None
+        raise InputError(f"{name} {value!s:.40} must be a number") from None
     if not math.isfinite(found):
         raise InputError(f"{name} {found:g} must be a finite number")
     if found < least:

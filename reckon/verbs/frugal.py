@@ -107,10 +107,13 @@ def thrift_of(stated: Mapping[str, Any]) -> Thrift:
     texts = given.split(",") if isinstance(given, str) else np.atleast_1d(given).tolist()
     price = stated.get("price_per_kwh")
     slower = stated.get("slower")
+    tariff = Tariff() if price is None else Tariff(price=number("price_per_kwh", price))
+    if tariff.price is not None and tariff.price <= 0:
+        raise InputError(f"price_per_kwh {tariff.price:g} must be above 0")
     return Thrift(
         limits=tuple(number("power limit", one) for one in texts),
         slower=None if slower is None else number("slower", slower),
-        tariff=Tariff(price=None if price is None else number("price_per_kwh", price, least=0)),
+        tariff=tariff,
         paced=stated.get("stage_clocks"),
     )
 

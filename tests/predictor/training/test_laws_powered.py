@@ -210,3 +210,17 @@ def test_a_pipeline_that_waits_longer_is_a_longer_bubble(found: TrainingPredicti
     single: Any = replace(found, plan=replace(found.plan, pp=1.0))
     with pytest.raises(InputError, match="clocks by stage need a pipeline"):
         pipeline_of(single, Conditions())
+
+
+def test_limits_at_once_are_those_one_by_one(found: TrainingPrediction) -> None:
+    """Each row as by itself, to the last bit, whatever the others do; a limit of several that
+    cannot be is named."""
+    limits = np.array([700.0, 500.0, 350.0, 220.0])
+    both = step_power(found, Conditions(limit=limits))
+    for row, limit in enumerate(limits.tolist()):
+        one = step_power(found, Conditions(limit=limit))
+        assert float(both.time[row]) == float(one.time)
+        assert float(both.mean[row]) == float(one.mean)
+    assert np.all(np.diff(both.time) >= 0)
+    with pytest.raises(InputError, match="--power-limit 9999 W"):
+        step_power(found, Conditions(limit=np.array([700.0, 9999.0])))

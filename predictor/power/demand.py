@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.power.clock import CLOSE, LOWEST, power_at, settled, stretch
+from predictor.power.clock import LOWEST, power_at, settled, stretch
 from predictor.power.constants import PowerConstants
 from predictor.records import dataclass
 
@@ -152,7 +152,7 @@ def operating(
         whole = False
     if stated is not None:
         bound = np.minimum(np.asarray(stated) * constants.tracking, own)
-    over = power > bound * (1.0 + CLOSE)
+    over = power > bound
     if np.any(over):
         # The same events in a longer time.
         room = np.maximum(bound - fixed, LEFT * bound)

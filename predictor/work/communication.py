@@ -482,7 +482,7 @@ def gradient_collectives(
     Counts are per step (`TrainingPlan.exchanges`).
     """
     found = [*_replicas(plan, dense, "", "", plan.shard_group, layers)]
-    if np.any(np.asarray(experts.weights) > 0):
+    if np.any(experts.weights):
         found += _replicas(plan, experts, "experts.", "e", plan.expert_shard_group, layers)
     crossing = np.where(plan.pp > 1, 1.0, 0.0)
     tied = shared * plan.gradient_bytes

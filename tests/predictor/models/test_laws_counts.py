@@ -438,7 +438,8 @@ def test_what_configurations_of_gemma_4_leave_out() -> None:
 
 
 def test_layers_behind_the_dense_ones_are_counted_from_there() -> None:
-    """Of three dense layers every second sees all keys, of those behind every fourth."""
-    content = {"first_k_dense_replace": 3, "prefix_dense_sliding_window_pattern": 2}
-    whole = [at for at in range(11) if _after_dense(at, 11, content)]
-    assert whole == [1, 6, 10]
+    """Of seven dense layers every third sees all keys, of those behind every fourth, the last of as
+    many each time."""
+    content = {"first_k_dense_replace": 7, "prefix_dense_sliding_window_pattern": 3}
+    whole = [at for at in range(16) if _after_dense(at, 16, content)]
+    assert whole == [2, 5, 10, 14]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from predictor.timing import alternatives, attention, data_types, products, roofline, shapes
@@ -39,6 +41,18 @@ def test_sizes_of_tiles_are_those_of_instructions_and_libraries() -> None:
     assert alternatives.EIGHT == 8.0
     assert products.WHOLE_TILES == ((256, 128), (128, 128), (64, 128))
     assert tuple(2**power for power in range(4)) == products.SPLITS
+
+
+def test_typical_tiles_go_from_what_leaves_registers_to_the_least() -> None:
+    """Of a processor's 256 KiB sums in 32 bits take half at most, beside the operands; the least
+    has the rows of an instruction (m16n8k16). None is as high as another."""
+    sizes = [rows * columns for rows, columns in products.TYPICAL_TILES]
+    rows = [high for high, _ in products.TYPICAL_TILES]
+    assert 4 * sizes[0] == 128 * 1024 < 4 * max(m * n for m, n in products.TILES)
+    assert all(less < more for more, less in pairwise(sizes))
+    assert all(less < more for more, less in pairwise(rows))
+    assert products.TYPICAL_TILES[-1] == min(products.TILES)
+    assert min(rows) == 16
 
 
 def test_units_beside_the_matrix_unit_are_as_slow_as_sheets_say() -> None:

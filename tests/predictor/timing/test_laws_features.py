@@ -20,7 +20,7 @@ from predictor.timing.attention import attention
 from predictor.timing.features import ideal
 from predictor.timing.kernels import _fitted
 from predictor.timing.products import TYPICAL_TILES, _cheapest
-from predictor.timing.shapes import LONG_KERNEL, Shapes
+from predictor.timing.shapes import LONG_KERNEL, Shapes, weights_time
 from tests.predictor.quicker import QUICKER, quicker_accelerator
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
@@ -210,3 +210,17 @@ def test_few_tilings_are_chosen_as_many_are(many: int, rows: list[list[float]]) 
     few, own = _cheapest(prices[:, :many])
     assert few.tolist() == cost[:many].tolist()
     assert own.tolist() == chosen[:many].tolist()
+
+
+@pytest.mark.parametrize("cold", [0.0, 0.25, 1.0])
+def test_a_host_reads_weights_from_its_cache_or_from_memory(cold: float) -> None:
+    """Where some of them stay: those from the one, the others from the other, each byte once."""
+    host = replace(catalog.accelerator("H100-SXM5-80GB"), architecture="cpu-x")
+    near, far = 1.0 / float(host.l2_bandwidth), 1.0 / float(host.bandwidth)
+    assert near < far
+    sizes = float(host.l2) * np.linspace(0.01, 3.0, 60)
+    each = weights_time(sizes, host, cold).floor / sizes
+    assert each[0] == pytest.approx((1.0 - cold) * near + cold * far)
+    assert each[-1] == pytest.approx(far)
+    assert np.all(np.diff(each) >= -1e-9 * far), "the more there are the fewer stay"
+    assert np.all(each <= far * (1.0 + 1e-9))

@@ -61,6 +61,13 @@ def test_what_would_not_divide_the_stage_stays_whole() -> None:
     assert complete(framework="megatron-lm", gpus=8, ep=8, global_batch=8).plan.etp == 1
 
 
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_one_group_that_splits_experts_holds_them_all(gpus: int) -> None:
+    """However many the node has besides."""
+    plan = complete(framework="megatron-lm", gpus=gpus, tp=gpus).plan
+    assert (plan.ep, plan.etp) == (1, gpus)
+
+
 def test_the_record_says_where_the_split_is_from() -> None:
     rules = {one.field: one.rule for one in complete(framework="megatron-lm", ep=4).assumed}
     assert "megatron-lm" in rules["etp"]

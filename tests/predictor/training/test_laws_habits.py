@@ -14,6 +14,7 @@ from predictor.errors import InputError
 from predictor.plans import SCHEDULES, TrainingPlan
 from predictor.training.completion import _host
 from predictor.training.habits import (
+    _named,
     _of_recipe,
     full_layers,
     whole_micro_batch,
@@ -32,6 +33,8 @@ MIXED = replace(DENSE, num_experts=8, top_k=2, expert_ffn_hidden=512)
         ("vpp", {"vpp": 2}, {"pp": 1}, False),  # no stages that take turns
         ("vpp", {"vpp": 2}, {}, False),
         ("vpp", {"vpp": 5}, {"pp": 2}, False),  # 24 layers
+        ("vpp", {"vpp": 2}, {"pp": 24}, False),  # half a layer each
+        ("vpp", {"vpp": 6}, {"pp": 4}, True),
         ("vpp", {"vpp": 2}, {"pp": 2, "schedule": "gpipe"}, False),
         ("micro_batch", {"micro_batch": 4}, {"gpus": 8, "global_batch": 64}, True),
         ("micro_batch", {"micro_batch": 3}, {"gpus": 8, "global_batch": 64}, False),
@@ -47,6 +50,27 @@ def test_a_plan_has_a_recipes_setting_where_it_can(
     field: str, found: dict[str, Any], values: dict[str, Any], can: bool
 ) -> None:
     assert _of_recipe(field, found, values, DENSE) is can
+
+
+@pytest.mark.parametrize(
+    ("vendor", "named", "framework", "assumed"),
+    [
+        ("NVIDIA", None, "neutral", True),
+        ("NVIDIA", "pytorch", "pytorch", False),
+        ("NVIDIA", "neutral", "neutral", False),
+        ("Google", None, "maxtext", True),
+        ("Google", "neutral", "maxtext", True),
+        ("Google", "pytorch", "maxtext", False),  # as it was asked for
+        ("Google", "nemo", "nemo", False),
+        ("AWS", None, "neuronx-distributed", True),
+    ],
+)
+def test_accelerators_of_one_maker_are_trained_with_what_is_made_for_them(
+    vendor: str, named: str | None, framework: str, assumed: bool
+) -> None:
+    filler = Filler({} if named is None else {"framework": named})
+    assert _named(filler, vendor) == framework
+    assert ("framework" in {one.field for one in filler.assumed}) is assumed
 
 
 def test_only_mixtures_have_settings_of_experts() -> None:

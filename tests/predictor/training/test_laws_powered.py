@@ -13,7 +13,14 @@ from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.plans import TrainingPlan
 from predictor.power import CLOCKS, Conditions, Pace, relative_energy
-from predictor.training.pacing import PassPace, _inside, delayed, pipeline_of, with_clocks
+from predictor.training.pacing import (
+    PassPace,
+    _inside,
+    _parts,
+    delayed,
+    pipeline_of,
+    with_clocks,
+)
 from predictor.training.power import (
     COMPUTED,
     COPIES,
@@ -224,3 +231,24 @@ def test_limits_at_once_are_those_one_by_one(found: TrainingPrediction) -> None:
     assert np.all(np.diff(both.time) >= 0)
     with pytest.raises(InputError, match="--power-limit 9999 W"):
         step_power(found, Conditions(limit=np.array([700.0, 9999.0])))
+
+
+@pytest.mark.parametrize("beyond", [0.0, 0.5, 1.0, 3.0])
+def test_parts_of_the_passes_last_as_long_as_the_passes(
+    found: TrainingPrediction, beyond: float
+) -> None:
+    """What is not computed is the host's first, and what that does not take is sent."""
+    work = step_activity(found).activity
+    compute = sum(float(one.time) for name, one in work.items() if "." in name)
+    host = float(work["waiting"].time) - seconds(found, "data_loading")
+    assert host > 0.0
+    busy = compute + beyond * host
+    sides = _parts(found, busy)
+    names = {name for own in sides for name, _ in own}
+    lasts = {name: sum(float(w.time) for own in sides for n, w in own if n == name) for name in names}
+    assert sum(lasts.values()) == pytest.approx(busy)
+    assert lasts["waiting"] == pytest.approx(min(beyond, 1.0) * host)
+    assert lasts["communication"] == pytest.approx(max(beyond - 1.0, 0.0) * host, abs=1e-9 * host)
+    for own in sides:  # each side has of what lies between as it has of what is computed
+        sums = [sum(float(w.time) for n, w in own if (n in COMPUTED) is of) for of in (True, False)]
+        assert sums[1] * compute == pytest.approx(sums[0] * beyond * host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ from predictor.memory.training import layer_activations
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.training import TrainingPlan
-from predictor.timing import Taxes
+from predictor.timing import BULK, Taxes
 from predictor.timing.calibration import RunParameters
 from predictor.timing.collectives import collective_time
 from predictor.timing.kernels import operator_times
@@ -24,9 +24,10 @@ from predictor.training.decomposition import Parts, parts
 from predictor.training.doubts import Doubt
 from predictor.training.explanation import Explanation, Ground, Named, Remedy
 from predictor.training.fitting import Draft
-from predictor.training.frame import CHANNELS, _copies
-from predictor.training.software import Environment
+from predictor.training.frame import CHANNELS, _copies, frame
+from predictor.training.software import Environment, environment
 from predictor.training.step import Step, assemble
+from predictor.training.taxes import taxes
 from predictor.work.communication import (
     Held,
     gradient_collectives,
@@ -364,3 +365,33 @@ def test_a_family_is_as_uncertain_as_what_it_is_made_of() -> None:
 )
 def test_sequences_are_divided_as_the_framework_has_it(split: Any, tp: int, divides: bool) -> None:
     assert Draft.sequence_parallel(SimpleNamespace(split=split), tp) is divides  # type: ignore[arg-type]
+
+
+def test_an_overlap_that_nobody_states_is_none() -> None:
+    """Of collectives that hide behind products: what their bulk costs, too."""
+    made = plan(tp=4.0, sequence_parallel=1.0, tp_overlap=True)
+    found = [
+        taxes(SMALL, DGX, made, replace(NONE, run=replace(QUIET, overlap=overlap)))
+        for overlap in ({}, {"tp": 0.0}, {"tp": 1.0})
+    ]
+    assert found[0] == found[1]
+    assert found[2].total < found[0].total
+    assert found[2].alone[BULK] < found[0].alone[BULK]
+
+
+def test_software_that_nobody_levelled_adds_nothing() -> None:
+    for framework, era in (("megatron-lm", "2024-05"), ("pytorch", "neutral")):
+        assert asdict(environment({}, framework, era)) == asdict(Environment())
+
+
+@pytest.mark.parametrize("sharding", ["zero1", "zero3", "fsdp"])
+def test_one_replica_shards_with_nobody(sharding: str) -> None:
+    """All that is trained is updated, experts too, and what every replica has of its own in whole."""
+    mixed = replace(SMALL, num_experts=8, top_k=2, expert_ffn_hidden=512)
+    times = [
+        float(np.max(frame(mixed, DGX, plan(sharding=one), NONE).update))
+        for one in ("none", sharding)
+    ]
+    assert times[0] == pytest.approx(times[1])
+    dense_alone = float(np.max(frame(SMALL, DGX, plan(sharding="none"), NONE).update))
+    assert dense_alone < times[0]

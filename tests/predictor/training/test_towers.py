@@ -22,6 +22,7 @@ from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.dealt import Dealt
 from predictor.training.prediction import predict
 from predictor.training.uneven import dealt_step
+from predictor.training.unlike_stages import _line
 
 KNOWN = load("default")
 PLAIN = catalog.model("llama3-8b")
@@ -120,7 +121,7 @@ def test_a_tower_of_next_to_nothing_costs_next_to_nothing() -> None:
     tiny = Tower("vision", 1, 1024, 16, 4096, patches=64, tokens=16, patch_width=588)
     found, _ = dealt_step(complete(replace(PLAIN, tower=tiny), images=1, pp=1, gpus=2), KNOWN)
     plain = complete(PLAIN, pp=1, gpus=2)
-    alone = predict(plain.model, plain.cluster, plain.plan, KNOWN)
+    alone = predict(PLAIN, request.cluster, replace(request.plan, pp=1.0), KNOWN)
     # Launches are left, of the kernels of a layer and of what is around it.
     assert 1.0 <= float(found.step_time) / float(alone.step_time) < 1.05
 
@@ -133,6 +134,26 @@ def test_one_stage_holds_both_towers_and_takes_as_long_as_both() -> None:
     assert more == pytest.approx(2 * less, rel=0.15)  # larger products are a little faster
     _, dealt = step(images=4, pp=1, gpus=2)
     assert (dealt.shares[0].tower, dealt.shares[0].layers) == (24, 32)
+
+
+def test_a_stage_behind_the_tower_holds_the_language_model_as_one_by_itself_does() -> None:
+    """Embedding, layers and head: its passes, its weights and what ends a step with them."""
+    request = complete(images=3, pp=2, gpus=4)
+    assert request.seen is not None
+    line = _line(SEES, [(request.cluster, 2)], request.plan, KNOWN, request.seen, (), ())
+    own = line.spans([TOWER.layers, PLAIN.layers])[1]
+    assert (own.tower, own.layers, own.embeds, own.heads) == (0, PLAIN.layers, True, True)
+    alone = predict(PLAIN, request.cluster, replace(request.plan, pp=1.0), KNOWN)
+    passes = sum(
+        float(np.max(getattr(alone.passes, n))) for n in ("forward", "backward", "weights")
+    )
+    assert line.time(1, TOWER.layers, line.items) == pytest.approx(passes)
+    held = line.classes(1, own)
+    for name, value in alone.memory.classes.items():
+        if "weights" in name:
+            assert held[name] == pytest.approx(float(np.max(value))), name
+    update = line._terms(1, own, "ends")["optimizer"]
+    assert update == pytest.approx(float(alone.breakdown["optimizer"]))
 
 
 def test_layers_of_both_towers_are_dealt_and_no_worse_than_evenly() -> None:

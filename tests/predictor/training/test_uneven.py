@@ -112,6 +112,14 @@ def test_stages_hold_what_those_of_a_plain_pipeline_hold() -> None:
     whole_step = line.total(line.even())[0]
     late = replace(line, tables=[replace(t, loading=whole_step + 5.0) for t in line.tables])
     told, dealt = late.prediction(late.even(), 2.0, 1.5, KNOWN)
+    # The slowest host is waited for, wherever it is.
+    for order in ((1.0, 3.0, 2.0, 0.0), (3.0, 2.0, 1.0, 0.0)):
+        hosts = [
+            replace(t, step=replace(t.step, once=t.step.once + more))
+            for t, more in zip(line.tables, order, strict=True)
+        ]
+        waits = replace(line, tables=hosts).once() - line.once()
+        assert waits == pytest.approx(3.0)
     assert float(told.breakdown["data_loading"]) == pytest.approx(5.0)
     assert (dealt.even, dealt.cool) == (pytest.approx(7.0), pytest.approx(6.5))
 

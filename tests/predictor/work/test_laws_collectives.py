@@ -235,3 +235,14 @@ def test_norms_over_all_heads_add_up_their_squares(family: str) -> None:
     }
     piped = told(pass_collectives(DENSE, served(tp=4.0, pp=3.0), 10.0, 2.0))
     assert piped["pipeline"] == ("p2p", "pp", whole / 4, 2.0, "")
+
+
+def test_calls_are_one_where_all_that_the_network_sees_is() -> None:
+    """Whoever makes them, and whatever they are called; numbers that nobody stated are alike."""
+    one = Collective("a", "allreduce", "forward", "pass", "tp", 8.0, 1.0, turn=float("nan"))
+    assert one.call == replace(one, name="b", count=2.0, turn=float("nan")).call
+    many = replace(one, bytes=np.array([8.0, 9.0]))
+    assert many.call == replace(many, bytes=np.array([8.0, 9.0])).call
+    others = ({"bytes": 9.0}, {"copies": 2.0}, {"reach": 4.0}, {"turn": 4.0}, {"least": 1.0},
+              {"op": "allgather"}, {"group": "dp"}, {"bytes": np.array([8.0, 9.0])})  # fmt: skip
+    assert len({one.call, *(replace(one, **other).call for other in others)}) == 1 + len(others)

@@ -153,6 +153,10 @@ def test_what_ranks_exchange_while_serving() -> None:
     assert one["embedding.reduce"] == (whole, 1)
     assert one["head.gather"] == (2.0 * 7 * V, 1)
     assert "moe.dispatch" not in one
+    # All but what a token's experts are sent has one way for each of its bytes.
+    shared = {o.name: float(o.copies) for o in pass_collectives(MIXED, served(dp=2.0), 40.0, 7.0)}
+    assert shared.pop("moe.dispatch") == shared.pop("moe.combine") == TOP
+    assert set(shared.values()) == {1.0}
     for model, mixers in ((HYBRID, 1 + 4), (DELTA, 1 + 4)):
         listed = pass_collectives(model, served(tp=2.0), 40.0, 7.0)
         assert float(listed[0].count) == mixers

@@ -138,7 +138,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         gradients=gradients,
         offload=_copies(model, plan, at, accelerator),
         flat=_flat(plan, (dense, experts), accelerator, calibration, full),
-        update=np.where(present, update_time, 0.0),
+        update=filled(update_time, full),
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.exchanges),
         host=whole(0.0 if accelerator.is_queued else 1.0),

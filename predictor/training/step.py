@@ -209,7 +209,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
 
     exposed, behind, dp_sigma = _gradients(parts, _lasting(book), run, using)
     ends = {"dp_communication": exposed, "optimizer": parts.update / using.factor}
-    last = np.argmax(np.where(present, exposed, 0.0) + ends["optimizer"], axis=0)
+    last = np.argmax(np.where(present, exposed + ends["optimizer"], -1.0), axis=0)
     breakdown = {term: critical(value) for term, value in book.terms.items()}
     rest = busy - sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
     breakdown["bubble"] = np.maximum(rest, 0.0) + busy * _unequal(book, stage_time, slowest)

@@ -245,7 +245,9 @@ def test_parts_of_the_passes_last_as_long_as_the_passes(
     busy = compute + beyond * host
     sides = _parts(found, busy)
     names = {name for own in sides for name, _ in own}
-    lasts = {name: sum(float(w.time) for own in sides for n, w in own if n == name) for name in names}
+    lasts = {
+        name: sum(float(w.time) for own in sides for n, w in own if n == name) for name in names
+    }
     assert sum(lasts.values()) == pytest.approx(busy)
     assert lasts["waiting"] == pytest.approx(min(beyond, 1.0) * host)
     assert lasts["communication"] == pytest.approx(max(beyond - 1.0, 0.0) * host, abs=1e-9 * host)

@@ -386,7 +386,7 @@ def test_software_that_nobody_levelled_adds_nothing() -> None:
 
 @pytest.mark.parametrize("sharding", ["zero1", "zero3", "fsdp"])
 def test_one_replica_shards_with_nobody(sharding: str) -> None:
-    """All that is trained is updated, experts too, and what every replica has of its own in whole."""
+    """All that is trained is updated, experts too, however it is sharded."""
     mixed = replace(SMALL, num_experts=8, top_k=2, expert_ffn_hidden=512)
     times = [
         float(np.max(frame(mixed, DGX, plan(sharding=one), NONE).update))

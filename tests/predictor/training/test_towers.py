@@ -121,7 +121,7 @@ def test_a_tower_of_next_to_nothing_costs_next_to_nothing() -> None:
     tiny = Tower("vision", 1, 1024, 16, 4096, patches=64, tokens=16, patch_width=588)
     found, _ = dealt_step(complete(replace(PLAIN, tower=tiny), images=1, pp=1, gpus=2), KNOWN)
     plain = complete(PLAIN, pp=1, gpus=2)
-    alone = predict(PLAIN, request.cluster, replace(request.plan, pp=1.0), KNOWN)
+    alone = predict(plain.model, plain.cluster, plain.plan, KNOWN)
     # Launches are left, of the kernels of a layer and of what is around it.
     assert 1.0 <= float(found.step_time) / float(alone.step_time) < 1.05
 
@@ -153,7 +153,8 @@ def test_a_stage_behind_the_tower_holds_the_language_model_as_one_by_itself_does
         if "weights" in name:
             assert held[name] == pytest.approx(float(np.max(value))), name
     update = line._terms(1, own, "ends")["optimizer"]
-    assert update == pytest.approx(float(alone.breakdown["optimizer"]))
+    told = float(alone.breakdown["optimizer"])  # small updates fill it less
+    assert update * line.tables[1].factor == pytest.approx(told, rel=1e-5)
 
 
 def test_layers_of_both_towers_are_dealt_and_no_worse_than_evenly() -> None:

@@ -28,6 +28,11 @@ Block = tuple[Work, ...]
 
 Waits = Callable[[Numeric, Array, Array, Array], Array]
 
+ZERO_BUBBLE, DUAL = np.array([1.5, 0.0, 0.0]), np.array([2.0, 0.0, 0.5])
+"""Slack of the first device, of inner ones and of the last (`_folded`), of ZB-V and of both duals:
+found by playing the orders, so that no pipeline with a slower device is told a hundredth too
+short."""
+
 
 def _waits_dual(d: Numeric, f: Array, b: Array, w: Array) -> Array:
     """What DualPipeV takes beside its work on d + 1 equal devices [s].
@@ -81,7 +86,7 @@ def _folded(
 
     A device works m times both its chunks, and waits as long as equal devices do that take what
     the others take on average; where it is slower than they are, they catch up meanwhile. Exact
-    with equal devices; the slack was found by playing the orders.
+    with equal devices.
     """
     devices = count.sum(axis=0)
     rest = np.maximum(devices - 1.0, 1.0)
@@ -101,12 +106,12 @@ def _folded(
 
 def zero_bubble_v(f: Array, b: Array, w: Array, count: Array, m: Numeric) -> Array:
     """Time of ZB-V [s]; f, b, w of a device, both its chunks, (3, *batch)."""
-    return _folded((f / 2, b / 2, w / 2), count, m, _waits_zero_bubble, np.array([1.5, 0.0, 0.0]))
+    return _folded((f / 2, b / 2, w / 2), count, m, _waits_zero_bubble, ZERO_BUBBLE)
 
 
 def dual_pipe_v(f: Array, b: Array, w: Array, count: Array, m: Numeric) -> Array:
     """Time of DualPipeV [s]; f, b, w of a device, both its chunks, (3, *batch)."""
-    return _folded((f / 2, b / 2, w / 2), count, m, _waits_dual, np.array([2.0, 0.0, 0.5]))
+    return _folded((f / 2, b / 2, w / 2), count, m, _waits_dual, DUAL)
 
 
 def dual_pipe(f: Array, b: Array, w: Array, count: Array, m: Numeric) -> Array:
@@ -115,7 +120,7 @@ def dual_pipe(f: Array, b: Array, w: Array, count: Array, m: Numeric) -> Array:
     half = np.stack([count[0] + count[2], count[1], np.zeros_like(count[2])]) / 2.0
     ends = [np.stack([np.where(count[0] > 0, p[0], p[2]), p[1], p[2]]) for p in (f, b, w)]
     f, b, w = ends
-    return _folded((f, b, w), half, m / 2.0, _waits_dual, np.array([2.0, 0.0, 0.5]))
+    return _folded((f, b, w), half, m / 2.0, _waits_dual, DUAL)
 
 
 def order_zero_bubble_v(stage: int, pp: int, m: int) -> list[Block]:

@@ -418,3 +418,25 @@ def test_whole_layers_recomputed_in_chunks_are_asked_for_by_their_size(chunk: fl
     plain = request_of(replace(plan, recompute="selective"))
     assert "recompute_modules" in plain
     assert not {"recompute_share", "recompute_method"} & set(plain)
+
+
+@pytest.mark.parametrize(
+    ("fields", "often"),
+    [
+        ({"sharding": "none"}, 1.0),
+        ({"sharding": "zero1"}, 1.0),
+        ({"sharding": "zero1", "pp": 2.0}, 1.0),
+        ({"sharding": "zero2"}, 8.0),
+        ({"sharding": "zero3"}, 8.0),
+        ({"sharding": "zero3", "pp": 2.0}, 8.0),
+        ({"sharding": "zero3", "reshard": False}, 8.0),
+        ({"sharding": "zero3", "pp": 2.0, "reshard": False}, 1.0),
+    ],
+)
+def test_replicas_exchange_once_or_with_every_micro_batch(
+    fields: dict[str, object], often: float
+) -> None:
+    """Eight micro-batches of two replicas."""
+    made = replace(TrainingPlan(1.0, 1.0, 2.0, 1.0, 16.0, 4096.0), **fields)  # type: ignore[arg-type]
+    assert float(made.micro_batches) == 8.0
+    assert float(made.exchanges) == often

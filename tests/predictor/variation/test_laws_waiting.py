@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import mean, stdev
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from predictor.variation.links import fair_shares, rerouted
 from predictor.variation.meeting import late
 from predictor.variation.montecarlo import ALLOCATIONS, MOST, _correlated, _pipelines, draw
 from predictor.variation.order import clark, normal_maximum
-from predictor.variation.profile import Profile
+from predictor.variation.profile import Profile, drawn
 from predictor.variation.sharing import kept_of, shared
 from predictor.variation.slow import placed
 
@@ -133,6 +134,25 @@ def test_lots_know_how_sure_they_are() -> None:
     ]
     assert noisy[0] == pytest.approx(0.1 * 1.645, rel=0.15)
     assert noisy[0] / noisy[1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_more_chunks_the_nearer_to_the_slowest_stage() -> None:
+    """Two micro-batches of 1 and 3 s on two stages: 1 + 2 x 3 s; the second that is no work of the
+    slowest is divided by the chunks, wherever the slower stage is."""
+    for stages in ([1.0, 3.0], [3.0, 1.0]):
+        times = np.repeat(np.array(stages)[None, :, None], 2, axis=2)
+        for chunks in (1.0, 2.0, 4.0):
+            assert float(_pipelines(times, chunks)[0]) == pytest.approx(6.0 + 1.0 / chunks)
+
+
+def test_means_of_lots_are_as_sure_as_a_sample_of_their_number() -> None:
+    """Of accelerators by themselves that do not vary between steps: twelve draws of one."""
+    for seed in (1, 2):
+        lots = np.random.default_rng(seed)
+        own = [float(drawn((1,), 0.05, SILENT, lots)[0]) for _ in range(ALLOCATIONS)]
+        found = draw(Meeting(1.0, 1.0, 1.0, 1.0), 0.05, 0.0, SILENT, STILL, draws=12, seed=seed)
+        assert found.shift == pytest.approx(mean(own))
+        assert found.error == pytest.approx(stdev(own) / math.sqrt(ALLOCATIONS))
 
 
 def test_lots_beyond_their_number_are_refused() -> None:

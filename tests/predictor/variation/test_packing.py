@@ -236,3 +236,11 @@ def test_the_slowest_of_pipelines_against_played_ones(p: int) -> None:
     beyond = np.mean([max(row) - np.mean(row) for row in played])
     several, one = (float(waiting_for(cv, 2 * cv, float(p), float(m), n)) for n in (float(dp), 1.0))
     assert several - one == pytest.approx(beyond, abs=0.2 * cv)
+
+
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_documents_as_long_as_windows_are_windows(division: str) -> None:
+    """Ranks that divide them have as much, however they do."""
+    whole = packed("quantiles:0:8192:1:8192", "fixed", 8192.0, 4.0, division)
+    assert whole.document == pytest.approx(8192.0)
+    assert whole.cp_load == 1.0

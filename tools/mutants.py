@@ -105,7 +105,8 @@ def tests_of(
 ) -> list[str]:
     """The tests that reach a mutant's line (of a constant: those lines that read it, those of the
     file named for it, first of all, and those that look at fields of every room), those of its room
-    before others, those first that reach the fewest lines besides; node ids."""
+    before others, those first that reach the fewest lines besides, last those that are only near;
+    node ids."""
     lines = reached.get(mutant.file, {})
     contexts = set(lines.get(str(mutant.line), []))
     soon = not contexts  # run on import
@@ -116,18 +117,21 @@ def tests_of(
     room = mirror.replace("/", ".")
     named = f".test_{Path(mutant.file).stem}."
     first = (f"{room[:-1]}{named}", EVERY_ROOM) if soon else ()
+    near: set[str] = set()
     if soon:
         # Tests that look at tables alone reach hardly a line; they are in the file named for this
         # one, or in the mirrored folder.
-        near = sorted((wide[one], one) for one in nodes if one.startswith(room))
+        of_room = sorted((wide[one], one) for one in nodes if one.startswith(room))
         contexts |= {one for one in nodes if named in one or EVERY_ROOM in one}
-        contexts |= {one for _, one in near[:TABLES]}
+        near = {one for _, one in of_room[:TABLES]} - contexts
+        contexts |= near
     contexts = contexts or {one for who in lines.values() for one in who}
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other, unless it is of little, too.
     found = sorted(
         (
             not context.startswith(first),
+            context in near,
             not one[1].startswith(mirror),
             case if wide[context] > NARROW else 0,
             wide[context],

@@ -294,7 +294,7 @@ def _shared(draft: Draft, candidates: list[Layout]) -> list[Layout]:
     it is stated, sequences are short (`LONG`), nobody divided them yet (`CONTEXT_SINCE`), or all
     that ranks share would run at once."""
     values = draft.values
-    length, gpus = values["seq_len"], int(values.get("gpus") or 0)
+    length, gpus = values["seq_len"], values.get("gpus")
     given = "cp" in values or "dp" in values or not gpus or values["era"] < CONTEXT_SINCE
     if given or draft.whole or length < LONG:
         return []

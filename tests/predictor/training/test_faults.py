@@ -13,10 +13,13 @@ import pytest
 import reckon
 from predictor.errors import InputError
 from predictor.training import Case
-from predictor.training.faults import _network, loss, told
+from predictor.training.faults import _arithmetic, _network, loss, told
 from predictor.variation.faults import COMPUTE, HBM, NIC, NVLINK, fault, faults
 
 Cli = Callable[..., tuple[int, str, str]]
+
+STREAMS = ("norm", "elementwise", "embedding", "loss", "softmax")
+"""Kinds of kernels that memory binds."""
 
 PLAN = {"tp": 8, "pp": 4, "gpus": 256, "global_batch": 256, "seq_len": 8192, "micro_batch": 1}
 
@@ -57,6 +60,23 @@ def test_a_slow_accelerator_costs_its_stage_over_and_over(case: Case) -> None:
     for one, k in zip(slow, (1.1, 1.5, 2.0), strict=True):
         assert 0.0 < one.packed <= one.random <= one.spread < k - 1.0
         assert len(one.by_stage) == 4
+
+
+def test_slower_arithmetic_slows_what_is_bound_by_it_alone(case: Case) -> None:
+    """Products of 8,192 columns twice as long; what streams through memory as long as before."""
+    slow = case.put_together(_arithmetic(case, 2.0))
+    longer = {
+        name: float(slow.families[name] / own)
+        for name, own in case.step.families.items()
+        if own > 0
+    }
+    products = [longer[name] for name in ("gemm", "attention_prefill", "attention_backward")]
+    streams = [ratio for name, ratio in longer.items() if name.partition(".")[0] in STREAMS]
+    # The bubble is longer by the products, and every family has its part of it.
+    assert len(streams) > 5
+    assert streams == pytest.approx([streams[0]] * len(streams))
+    assert streams[0] < 1.2
+    assert products == pytest.approx([2.0 * streams[0]] * 3)
 
 
 def test_links_show_in_the_dimension_that_crosses_them(case: Case) -> None:
@@ -177,6 +197,8 @@ def test_neighbours_cost_what_their_share_of_the_spine_leaves() -> None:
     spreads = [loss(own, fault(f"neighbour:{n}/4")).spread for n in (0, 1, 2, 3, 4)]
     assert spreads == sorted(spreads)
     assert spreads[-1] == pytest.approx(spreads[-2], rel=1e-9), "a quarter is left of any more"
+    crowd = loss(own, fault("neighbour:1000/4"))
+    assert crowd.random == crowd.spread == pytest.approx(spreads[-1], rel=1e-9), "all the time"
 
 
 @pytest.mark.parametrize("text", ["neighbour:1", "neighbour:0.5/2", "neighbour:1/0.5"])

@@ -128,3 +128,27 @@ def test_what_a_cost_saves_is_the_step_without_it(fields: dict[str, Any]) -> Non
     assert [one.saves for one in why.remedies] == sorted(
         (one.saves for one in why.remedies), reverse=True
     )
+
+
+@pytest.mark.parametrize("late", [1e-3, 0.5, 30.0])
+def test_what_a_step_waits_for_its_data_is_a_share_of_it(late: float) -> None:
+    """However short: 2 M tokens of a replica's batch that come so much later than the step ends."""
+    made = asked(**LOADED)
+    step = float(predict(made.model, made.cluster, made.plan, KNOWN).step_time)
+    tokens = float(made.plan.global_batch * made.plan.seq_len / made.plan.dp)
+    slow = replace(made, plan=replace(made.plan, loader_rate=tokens / (step + late)))
+    shares = {one.name: one.share for one in explain(slow, KNOWN).grounds}
+    assert shares["data loading"] == pytest.approx(late / (step + late))
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("weak", ["reducescatter", "allgather"])
+def test_exchanges_of_gradients_are_known_as_the_less_known_of_them(weak: str) -> None:
+    link = "infiniband-ndr"
+    fits = {
+        (op, link): replace(KNOWN.link(op, link), pedigree="default" if op == weak else "measured")
+        for op in ("reducescatter", "allgather", "allreduce")
+    }
+    known = replace(KNOWN, links={**KNOWN.links, **fits})
+    grounds = {one.name: one.known for one in explain(asked(**DENSE), known).grounds}
+    assert grounds[f"dp/{link}"] == "default"

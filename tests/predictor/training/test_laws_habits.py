@@ -12,8 +12,10 @@ from predictor import catalog
 from predictor.catalog.filling import Filler
 from predictor.errors import InputError
 from predictor.plans import SCHEDULES, TrainingPlan
-from predictor.training.completion import _host
+from predictor.training.completion import _host, _usual_load
 from predictor.training.habits import (
+    BUSIEST,
+    Habits,
     _named,
     _of_recipe,
     full_layers,
@@ -161,3 +163,15 @@ def test_hosts_that_nobody_knows_have_the_usual_memory_where_it_matters(
     assert found.field == "host_memory_gb"
     assert found.when is told
     assert found.value == (8 * 128 if np.isnan(memory) else 2000)
+
+
+@pytest.mark.parametrize(("chosen", "load"), [(1, 4.5), (2, 2.5), (8, 1.0)])
+def test_an_untrained_routers_busiest_expert_has_between_its_share_and_all(
+    chosen: int, load: float
+) -> None:
+    """Of eight experts a token chooses so many: half-way between 1 and 8 / chosen."""
+    mixed = replace(MIXED, top_k=chosen)
+    padded = Habits("x", {"expert_load": BUSIEST}, False, "none", {})
+    assert _usual_load(mixed, padded).value == load
+    assert _usual_load(mixed, replace(padded, settings={})).value < 1.5
+    assert not _usual_load(DENSE, padded).when

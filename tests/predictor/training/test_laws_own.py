@@ -15,7 +15,7 @@ from predictor.timing import HOSTS
 from predictor.training.dealt import told
 from predictor.training.decomposition import Parts, parts
 from predictor.training.habits import whole_micro_batch, whole_share
-from predictor.training.own import SLOPES, STEP, _between, hosts, slopes
+from predictor.training.own import SIZES, SLOPES, STEP, _between, describe, hosts, slopes
 from predictor.training.prediction import predict
 from predictor.training.software import Environment
 from predictor.training.step import assemble
@@ -113,3 +113,20 @@ def test_who_accumulates_nothing_fills_every_stage_with_the_largest_that_divides
     found, _ = whole_micro_batch(values)
     fills = [n for n in range(1, share + 1) if share % n == 0 and share // n >= pp]
     assert found == max(fills, default=1)
+
+
+def test_runs_are_compared_by_doublings() -> None:
+    """Parameters, tp, length, stages, sequences: twice of one is one more of it alone."""
+    model, dgx = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+    own = describe(model, dgx, PLAN)
+    sizes = [float(model.parameters), 8.0, 2048.0, 4.0, 1.0]
+    assert own.sizes.tolist() == [[pytest.approx(float(np.log2(one))) for one in sizes]]
+    for at, name in enumerate(SIZES):
+        if name != "parameters":
+            more = replace(PLAN, **{name: 2.0 * getattr(PLAN, name)})
+            moved = describe(model, dgx, more).sizes - own.sizes
+            assert moved.tolist() == [[pytest.approx(float(k == at)) for k in range(len(SIZES))]]
+    many = describe(model, dgx, replace(PLAN, tp=np.array([8.0, 4.0, 8.0])))
+    assert many.sizes.shape == (3, len(SIZES))
+    assert many.words[0].tolist() == many.words[2].tolist() == own.words[0].tolist()
+    assert many.words[1, 3] != own.words[0, 3]

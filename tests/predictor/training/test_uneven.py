@@ -108,6 +108,12 @@ def test_stages_hold_what_those_of_a_plain_pipeline_hold() -> None:
     active = float(whole.classes["activations"][1]) / 3.0
     lost = allocation(KNOWN.run, plan.framework).fragmentation
     assert held[1] - held[2] == pytest.approx(active * (1.0 + lost))
+    # A stage is told as what it is: first, inner or last, with all that it holds.
+    for stage, kind in enumerate((0, 1, 1, 2)):
+        one_of = line._memory(stage, line.spans(line.even())[stage])
+        assert one_of.present.tolist() == [kind == k for k in range(3)]
+        sums = sum(np.asarray(value) for value in one_of.classes.values())
+        assert sums.tolist() == [pytest.approx(held[stage]) if k == kind else 0.0 for k in range(3)]
     # Where data come late, every deal waits as long as the one that is told.
     whole_step = line.total(line.even())[0]
     late = replace(line, tables=[replace(t, loading=whole_step + 5.0) for t in line.tables])

@@ -53,7 +53,7 @@ def repeated_products(model: Model) -> dict[str, float]:
     for name, (columns, _) in _attention(model).items():
         found[name] = _even(columns, place)
         place += len(columns)
-    sides = (1.0, 1.0) if model.gated else (1.0,)
+    sides = (1.0, 1.0)[: 1 + model.gated]
     for block in ("mlp", "shared"):
         found[f"{block}.up"] = _even(sides, place)
         found[f"{block}.down"] = _even((1.0,), place + len(sides))

@@ -447,3 +447,14 @@ def test_long_sequences_are_divided_rather_than_starve_a_pipeline() -> None:
     run = load("default")
     times = [predict(one.model, one.cluster, one.plan, run).step_time for one in (free, whole)]
     assert float(times[0]) < float(times[1])
+
+
+def test_a_pipeline_shards_nothing_unless_it_is_told_to() -> None:
+    """Of a framework that shards as little as it needs: under a pipeline, nothing; hybrid sharding
+    is inside a node, any other over all replicas."""
+    least = {"framework": "huggingface", "global_batch": 64, "gpus": 16, "seq_len": 4096}
+    assert complete(**least, pp=2).plan.sharding == "none"
+    assert complete(**least).plan.sharding != "none"
+    shards = {kind: complete(sharding=kind, tp=2).plan for kind in ("hsdp", "fsdp", "zero1")}
+    assert shards["hsdp"].dp_shard == shards["hsdp"].shard_group == 8
+    assert shards["fsdp"].shard_group == shards["zero1"].shard_group == 32

@@ -167,3 +167,12 @@ def test_other_values_are_doublings_and_bytes_of_types() -> None:
     assert all(0.0 < share < 0.5 for share in shares), "what is assumed is what most have"
     assert pytest.approx(np.mean(shares), abs=0.005) == USUAL
     assert OTHERWISE["framework"] == 1.0, "nobody runs the neutral one"
+
+
+@pytest.mark.parametrize(("pp", "shards"), [(1, True), (2, False)])
+def test_weights_are_sharded_by_who_has_no_pipeline(pp: int, shards: bool) -> None:
+    plan = {"gpus": 64, "tp": 4, "pp": pp, "global_batch": 256, "seq_len": 4096}
+    request = reckon.predict_train("llama3-8b", "dgx-h100", plan, "kernels-only").request
+    found = {value for value, _ in others(request, "sharding", RUN)}
+    assert ("fsdp" in found) == shards
+    assert found <= set(OTHERS["sharding"]) - {request.plan.sharding}

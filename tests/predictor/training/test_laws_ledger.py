@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from predictor import catalog
+from predictor.catalog.artifacts import load
 from predictor.plans.schedules import Passes
+from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
+from predictor.training.decomposition import parts
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.faults import _stages
-from predictor.training.ledger import _beside, _inside, _waiting, shown_and_hidden
+from predictor.training.ledger import _beside, _inside, _waiting, booked, shown_and_hidden
 from predictor.training.software import Environment
 from predictor.variation.meeting import late
 from predictor.work import PASSES
+from tests.predictor.dense import dense
 
 
 def exchange(time: float, count: float) -> Exchange:
@@ -153,3 +158,28 @@ def test_nobody_waits_where_ranks_are_alike_or_do_not_meet() -> None:
     assert waited(0.0, 0.0, {"tp": (0.1, 6.0)}) == ({}, set())
     found, _ = waited(0.02, 0.05, {"tp": (0.0, 6.0)})
     assert sum(found.values()) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_mixtures_blocks_take_their_kernels_and_what_shows_of_their_exchanges() -> None:
+    """Of a micro-batch: with nothing hidden all of both; what is routed is a part of the whole."""
+    model = replace(dense(layers=4), num_experts=8, top_k=2, expert_ffn_hidden=512)
+    made = TrainingPlan(
+        tp=2.0, pp=4.0, dp=4.0, micro_batch=1.0, global_batch=16.0, seq_len=1024.0, ep=4.0
+    )
+    found, _ = parts(model, catalog.system("dgx-h100"), made, load("none"))
+    book = booked(found, RunParameters(overlap={}), Environment())
+    kernels = sum(
+        book.on_stages(module, book.stretch[own] * time)
+        for (module, _, own), time in found.work.items()
+        if module == "moe"
+    )
+    sent = sum(
+        book.on_stages("moe", one.time * one.count)
+        for (slot, _), one in found.inside.items()
+        if slot.place == "moe" and slot.behind != PASSES
+    )
+    assert np.all(np.asarray(sent) > 0.0)
+    assert book.routed.tolist() == pytest.approx((kernels + sent).tolist())
+    assert np.all(book.routed < np.sum(list(book.terms.values()), axis=0))
+    # All kernels and all that shows is in the families once.
+    assert sum(book.families.values()).tolist() == pytest.approx(sum(book.terms.values()).tolist())

@@ -171,21 +171,20 @@ def _ideal(worklist: Worklist, cluster: Cluster) -> Array:
 
 
 def _faster(found: Parts, listed: Worklist, saved: Array, plan: TrainingPlan, name: str) -> Parts:
-    """Parts whose operators take `saved` less per execution [s]; `name` of the architecture."""
-    work, families, weights = dict(found.work), dict(found.families), dict(found.weights)
-    for operator, family, less in zip(listed.operators, listed.timing.family, saved, strict=True):
+    """Parts whose operators take `saved` less per execution [s], families as they are; `name` of
+    the architecture."""
+    work, weights = dict(found.work), dict(found.weights)
+    for operator, less in zip(listed.operators, saved, strict=True):
         if less <= 0:
             continue
         own = kernel_class(operator, plan.attention, name)
         time = np.asarray(less * operator.count)
         key = (operator.module, operator.phase, own)
         work[key] = work[key] - time
-        fit = (operator.module, family, own)
-        families[fit] = families[fit] - time
         if share := weight_share(operator):
             late = (operator.module, own)
             weights[late] = weights[late] - share * time
-    return replace(found, work=work, families=families, weights=weights)
+    return replace(found, work=work, weights=weights)
 
 
 def _silent(found: Parts, kind: str) -> Parts:

@@ -295,8 +295,8 @@ def _shared(draft: Draft, candidates: list[Layout]) -> list[Layout]:
     that ranks share would run at once."""
     values = draft.values
     length, gpus = values["seq_len"], values.get("gpus")
-    given = "cp" in values or "dp" in values or not gpus or values["era"] < CONTEXT_SINCE
-    if given or draft.whole or length < LONG:
+    given = "cp" in values or "dp" in values or values["era"] < CONTEXT_SINCE
+    if given or not gpus or draft.whole or length < LONG:
         return []
     twice = [(tp, pp, 2 * cp) for tp, pp, cp in candidates]
     return [

@@ -77,9 +77,6 @@ def _plan(model: Model, plan: TrainingPlan, seen: Seen) -> TrainingPlan:
         sequence_parallel=plan.sequence_parallel if divides else 0.0,
         cp=1.0,
         dp=replicas,
-        ep=1.0,
-        etp=1.0,
-        expert_load=1.0,
         pp=np.maximum(plan.pp, 3.0),  # that there be inner stages, which have layers alone
         seq_len=float(tower.patches),
         micro_batch=tiles,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from predictor.catalog.artifacts import load
@@ -16,8 +17,10 @@ from predictor.timing.calibration import RunParameters
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.decomposition import parts
 from predictor.training.explanation import Explanation, explain
+from predictor.training.layer import layer_parts
 from predictor.training.prediction import predict
-from predictor.training.software import environment
+from predictor.training.software import environment, environment_of
+from predictor.training.step import assemble
 
 KNOWN = load("default")
 TRUST = ("default", "roofline", "transferred", "interpolated", "measured")
@@ -152,3 +155,27 @@ def test_exchanges_of_gradients_are_known_as_the_less_known_of_them(weak: str) -
     known = replace(KNOWN, links={**KNOWN.links, **fits})
     grounds = {one.name: one.known for one in explain(asked(**DENSE), known).grounds}
     assert grounds[f"dp/{link}"] == "default"
+
+
+@pytest.mark.parametrize("fields", [DENSE, SPARSE, LOADED])
+def test_kernels_at_their_peak_save_what_a_step_of_such_kernels_does(
+    fields: dict[str, Any],
+) -> None:
+    """Taken apart anew with kernels that take what their arithmetic does at the peak."""
+    made, why = asked(**fields), explained(**fields)
+    model, cluster, plan = made.model, made.cluster, made.plan
+    found, listed = parts(model, cluster, plan, KNOWN)
+    ideal = np.array([o.flop / cluster.accelerator.peak_for(o.dtype) for o in listed.operators])
+    bound = np.asarray(listed.timing.bound)
+    for name, chosen in (
+        ("memory- and latency-bound kernels", bound != 0),
+        ("compute-bound kernels below peak", bound == 0),
+    ):
+        least = np.minimum(listed.timing.time, ideal)
+        quick = replace(listed.timing, time=np.where(chosen, least, listed.timing.time))
+        layers = layer_parts(model, cluster, plan, KNOWN, quick)
+        own, _ = parts(model, cluster, plan, KNOWN, (layers, found.index))
+        step = assemble(own, KNOWN.run, environment_of(cluster, plan, KNOWN.run))
+        told = saved(why, name)
+        assert told > 0.0
+        assert told == pytest.approx(why.step_time - float(step.step_time), rel=1e-6)

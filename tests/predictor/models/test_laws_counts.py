@@ -17,6 +17,7 @@ from predictor.models.mixed import gemma4, gemma4_unified
 from predictor.models.model import Model
 from predictor.models.narrowing import _mean
 from predictor.models.tower import LISTENED, TILE, Tower, tower_of
+from tests.predictor.dense import dense
 
 H, HEADS, KV, D, FFN, V, L = 64, 6, 2, 16, 200, 1000, 12
 PLAIN = Model(name="plain", layers=L, hidden=H, heads=HEADS, kv_heads=KV, head_dim=D,
@@ -443,3 +444,25 @@ def test_layers_behind_the_dense_ones_are_counted_from_there() -> None:
     content = {"first_k_dense_replace": 7, "prefix_dense_sliding_window_pattern": 3}
     whole = [at for at in range(16) if _after_dense(at, 16, content)]
     assert whole == [2, 5, 10, 14]
+
+
+def test_kinds_of_attention_are_of_one_kind_and_all_that_there_is() -> None:
+    """Gemma 4's windows and layers that borrow, MiMo's heads of windows, Step's."""
+    small = dense(layers=12, heads=8, kv_heads=4, head_dim=32)
+    sees = {"sliding_window": 64, "sliding_pattern": "2 local : 1 global"}
+    for model in (
+        replace(small, **sees, window_heads=4, window_kv_heads=2, window_head_dim=64),
+        replace(small, **sees, values_are_keys=True, window_head_dim=16),
+        replace(small, **sees, window_head_dim=16, borrowing_layers=6, borrowing_ffn_hidden=900),
+        replace(small, borrowing_layers=5),
+    ):
+        kinds = model.attention_kinds
+        assert len(kinds) > 1
+        assert sum(n for n, _ in kinds) == model.layers
+        for _, one in kinds:
+            assert [own for _, own in one.attention_kinds] == [one]
+            assert one.borrowing_layers in (0, model.layers)
+            assert not any((one.window_heads, one.window_kv_heads, one.window_head_dim,
+                            one.borrowing_ffn_hidden, one.sliding_pattern))  # fmt: skip
+        borrowed = sum(n for n, one in kinds if one.borrowing_layers)
+        assert borrowed == model.borrowing_layers

@@ -273,7 +273,7 @@ def test_other_hybrids(kind: str, sizes: dict[str, Any], stated: float) -> None:
 @pytest.mark.parametrize("kind", ["deepseek_v4", "minimax_m3_vl_text"])
 def test_choices_that_are_not_shared(kind: str) -> None:
     with pytest.raises(InputError, match="choices that layers share"):
-        read(kind, {**MIXTURE, "n_routed_experts": 8}, index_topk_freq=4)
+        read(kind, {**MIXTURE, "n_routed_experts": 8}, index_topk_freq=2)
 
 
 def test_what_an_lfm_checkpoint_narrows() -> None:

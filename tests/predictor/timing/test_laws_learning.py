@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_t
 
+from predictor.catalog.learned import learned_mapping, read_learned
 from predictor.timing.adaptation import (
     FAR,
     HOSTS,
@@ -220,3 +222,19 @@ def test_hosts_cost_from_an_eighth_to_eight_times_what_they_usually_do() -> None
     assert np.exp(HOSTS[[0, -1]]) == pytest.approx([1 / 8, 8.0])
     assert np.exp(np.diff(HOSTS)) == pytest.approx(math.sqrt(2.0))
     assert HOSTS[len(HOSTS) // 2] == 0.0
+
+
+def test_what_was_learned_is_read_as_it_is_written() -> None:
+    """And of a file that does not say how long its runs waited, they did not."""
+    found = learn(PRIOR, traits(3, 5, waited=0.0), np.array([0.1, -0.05, 0.02]))
+    content = json.loads(json.dumps(learned_mapping(found)))
+    older = {**content, "runs": [{k: v for k, v in run.items() if k != "waited"}
+                                 for run in content["runs"]]}  # fmt: skip
+    plan = traits(2, 6, waited=0.0)
+    for text in (content, older):
+        again = read_learned(text)
+        assert again is not None
+        assert again.traits.waited.tolist() == [0.0] * 3
+        for ours, theirs in zip(again.correction(plan), found.correction(plan), strict=True):
+            assert ours.tolist() == pytest.approx(theirs.tolist())
+    assert read_learned(None) is learned_mapping(None) is None

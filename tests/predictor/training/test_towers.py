@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.training import towers
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.dealt import Dealt
+from predictor.training.power import COMPUTED
 from predictor.training.prediction import predict
 from predictor.training.uneven import dealt_step
-from predictor.training.unlike_stages import _line
+from predictor.training.unlike_stages import ACTIVE, STATES, _line
 
 KNOWN = load("default")
 PLAIN = catalog.model("llama3-8b")
@@ -155,6 +157,50 @@ def test_a_stage_behind_the_tower_holds_the_language_model_as_one_by_itself_does
     update = line._terms(1, own, "ends")["optimizer"]
     told = float(alone.breakdown["optimizer"])  # small updates fill it less
     assert update * line.tables[1].factor == pytest.approx(told, rel=1e-5)
+
+
+def test_a_stages_passes_are_its_terms_of_both_towers_however_slow() -> None:
+    """What computes longer does so in its kernels alone; the step is told by any of its stages."""
+    request, slower = complete(images=3), (1.0, 1.5, 1.0, 2.0)
+    kinds = [(request.cluster, 4)]
+    sound, slow = (
+        _line(SEES, kinds, request.plan, KNOWN, request.seen, (), paces) for paces in ((), slower)
+    )
+    counts = [TOWER.layers // 2, TOWER.layers // 2 + 4, 12, 16]
+    for line in (sound, slow):
+        ends = list(accumulate(counts))
+        for stage, own in enumerate(line.spans(counts)):
+            terms = line._terms(stage, own, "terms")
+            time = line.time(stage, ends[stage] - counts[stage], ends[stage])
+            assert time == pytest.approx(sum(terms.values()))
+            before = sound._terms(stage, own, "terms")
+            more = slower[stage] if line is slow else 1.0
+            for name, value in terms.items():
+                longer = more if name in COMPUTED else 1.0
+                assert value == pytest.approx(longer * before[name])
+            told = line.breakdown(counts, stage)
+            late = told.pop("data_loading")
+            assert late == 0.0
+            assert sum(told.values()) == pytest.approx(line.total(counts)[0])
+
+
+def test_stages_hold_their_layers_of_the_tower_beside_those_of_the_model() -> None:
+    """Weights of each, and what each keeps of four micro-batches in flight on the first of four."""
+    request = complete(images=3)
+    line = _line(SEES, [(request.cluster, 4)], request.plan, KNOWN, request.seen, (), ())
+    own = line.spans([TOWER.layers + 8, 8, 8, 8])[0]
+    assert (own.tower, own.layers) == (TOWER.layers, 8)
+    both, alone = line.classes(0, own), line.classes(0, replace(own, tower=0))
+    tower, lost = line.tower[0], both["fragmentation"] - alone["fragmentation"]
+    added = {name: both[name] - alone[name] for name in both if name != "fragmentation"}
+    assert added.pop(STATES) == pytest.approx(TOWER.layers * tower.state)
+    assert added.pop(ACTIVE) == pytest.approx(TOWER.layers * 4.0 * tower.activations)
+    assert set(added.values()) == {0.0}
+    whole = TOWER.layers * (tower.state + 4.0 * tower.activations)
+    share = alone["fragmentation"] / (
+        sum(alone.values()) - alone["fragmentation"] - alone["context"]
+    )
+    assert lost == pytest.approx(share * whole)
 
 
 def test_layers_of_both_towers_are_dealt_and_no_worse_than_evenly() -> None:

@@ -13,6 +13,7 @@ import pytest
 from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
+from predictor.memory import memory
 from predictor.timing.calibration import RunParameters
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.decomposition import parts
@@ -140,7 +141,9 @@ def test_what_a_step_waits_for_its_data_is_a_share_of_it(late: float) -> None:
     step = float(predict(made.model, made.cluster, made.plan, KNOWN).step_time)
     tokens = float(made.plan.global_batch * made.plan.seq_len / made.plan.dp)
     slow = replace(made, plan=replace(made.plan, loader_rate=tokens / (step + late)))
-    shares = {one.name: one.share for one in explain(slow, KNOWN).grounds}
+    why = explain(slow, KNOWN)
+    shares = {one.name: one.share for one in why.grounds}
+    assert saved(why, "waiting for data") == pytest.approx(late)
     assert shares["data loading"] == pytest.approx(late / (step + late))
     assert sum(shares.values()) == pytest.approx(1.0)
 
@@ -179,3 +182,20 @@ def test_kernels_at_their_peak_save_what_a_step_of_such_kernels_does(
         told = saved(why, name)
         assert told > 0.0
         assert told == pytest.approx(why.step_time - float(step.step_time), rel=1e-6)
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "llama3-70b"])
+def test_whether_a_plan_without_recomputation_fits_is_said(model: str) -> None:
+    made = asked(**{**LOADED, "model": model, "tp": 4, "pp": 2, "gpus": 64})
+    plain = replace(made.plan, recompute="none")
+    need, has = float(memory(made.model, plain, KNOWN.run).peak), made.cluster.accelerator.memory
+    (told,) = (one for one in explain(made, KNOWN).remedies if one.name == "recomputation")
+    fits = model == "llama3-8b"
+    assert (need <= has) is fits
+    assert told.note == ("it would fit" if fits else f"it would need {round(need / 1e9)} GB")
+
+
+def test_an_optimizer_saves_what_it_takes_where_nothing_else_ends_a_step() -> None:
+    why = explained(**SMALL, gpus=1, global_batch=8)
+    assert saved(why, "optimizer") == pytest.approx(why.terms["optimizer"])
+    assert saved(why, "data-parallel communication") == 0.0

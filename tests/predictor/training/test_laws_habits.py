@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.catalog.filling import Filler
+from predictor.catalog.filling import Filler, framework_settings
 from predictor.errors import InputError
 from predictor.plans import SCHEDULES, TrainingPlan
 from predictor.training.completion import _host, _usual_load
 from predictor.training.habits import (
     BUSIEST,
+    UNDIVIDED,
     Habits,
     _named,
     _of_recipe,
     full_layers,
+    habits_of,
     whole_micro_batch,
     whole_share,
 )
@@ -175,3 +177,17 @@ def test_an_untrained_routers_busiest_expert_has_between_its_share_and_all(
     assert _usual_load(mixed, padded).value == load
     assert _usual_load(mixed, replace(padded, settings={})).value < 1.5
     assert not _usual_load(DENSE, padded).when
+
+
+@pytest.mark.parametrize("framework", ["neutral", "torchtitan", "kempnerforge"])
+def test_habits_of_undivided_plans_are_of_those_alone(framework: str) -> None:
+    """Yes or no, by a pipeline or split layers, whether one is stated as whole or not at all."""
+    own, _ = framework_settings(framework, None, DENSE, {"framework": framework})
+    h100 = catalog.accelerator("H100-SXM5-80GB")
+    kinds = {field: kind for field, kind in own.items() if kind in list(UNDIVIDED)}
+    assert kinds
+    for field, kind in kinds.items():
+        by = UNDIVIDED[kind]
+        for many, holds in ((None, True), (1, True), (2, False), (4, False)):
+            values = {"framework": framework} | ({} if many is None else {by: many})
+            assert habits_of(Filler(values), DENSE, h100).settings[field] is holds

@@ -130,3 +130,17 @@ def test_runs_are_compared_by_doublings() -> None:
     assert many.sizes.shape == (3, len(SIZES))
     assert many.words[0].tolist() == many.words[2].tolist() == own.words[0].tolist()
     assert many.words[1, 3] != own.words[0, 3]
+
+
+def test_a_slowdown_beside_communication_is_felt_by_what_hides() -> None:
+    """On one stage the step is what it would be without, and the slowdown of all that hides:
+    T + (c - 1) h, whose elasticity is c h / (T + (c - 1) h)."""
+    made = replace(PLAN, pp=1.0, dp=1.0, tp_overlap=True, sequence_parallel=1.0)
+    found, _ = parts(catalog.model("llama3-8b"), catalog.system("dgx-h100"), made, NONE)
+    run = replace(NONE.run, overlap={"tp": 1.0}, contention=1.5)
+    step = assemble(found, run, Environment())
+    own = dict(zip(SLOPES, slopes(found, run, Environment(), step), strict=True))
+    plain = assemble(found, replace(run, contention=1.0), Environment())
+    felt = 3.0 * float(step.step_time - plain.step_time)  # 1.5 of its time, of which 0.5 is added
+    assert felt > 0.0
+    assert own["contention"] == pytest.approx(felt / float(step.step_time), rel=0.02)

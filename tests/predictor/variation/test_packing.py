@@ -244,3 +244,27 @@ def test_documents_as_long_as_windows_are_windows(division: str) -> None:
     whole = packed("quantiles:0:8192:1:8192", "fixed", 8192.0, 4.0, division)
     assert whole.document == pytest.approx(8192.0)
     assert whole.cp_load == 1.0
+
+
+@pytest.mark.parametrize(
+    "lengths", [[100.0, 300.0, 700.0], [50.0, 50.0, 999.0], [400.0], [250.0, 1700.0, 2600.0]]
+)
+def test_spread_and_skewness_are_those_of_the_pieces_that_windows_cut(lengths: list[float]) -> None:
+    """Renewal reward: a piece q of a window brings q^2 where r q is due, r the mean; squares and
+    cubes of what it brings beyond add up over pieces. Documents begin anywhere."""
+    window, starts = 1000.0, (np.arange(2000) + 0.5) / 2000
+    pieces, weights = [], []
+    own, many = cut(np.array(lengths), window)
+    for share, number in zip(own / window, many, strict=True):
+        first = np.minimum(1.0 - starts, share)
+        for each in (first, share - first):
+            pieces.append(each)
+            weights.append(np.full(len(starts), number))
+    q, w = np.concatenate(pieces), np.concatenate(weights)
+    due = (w * q).sum()
+    rate = (w * q**2).sum() / due
+    second, third = ((w * (q**2 - rate * q) ** k).sum() / due for k in (2, 3))
+    mean, spread, skew = squares(np.array(lengths), window)
+    assert mean == pytest.approx(rate, rel=1e-3)
+    assert spread == pytest.approx(math.sqrt(second), rel=1e-3)
+    assert skew == pytest.approx(third / second**1.5, rel=1e-2)

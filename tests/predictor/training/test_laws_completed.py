@@ -57,7 +57,7 @@ def filled(defaults: list[Any], **values: Any) -> dict[str, Any]:
     return filler.values
 
 
-@pytest.mark.parametrize(("ep", "etp"), product((1, 2, 4, 6, 8), (1, 2, 3)))
+@pytest.mark.parametrize(("ep", "etp"), list(product((1, 2, 4, 6, 8), (1, 2, 3))))
 def test_a_layout_by_itself_has_as_many_replicas_as_its_experts_need(ep: int, etp: int) -> None:
     """The fewest whose ranks of a stage divide into whole sets of experts."""
     for tp, cp in product((1, 2, 3, 4), (1, 2)):

@@ -34,6 +34,7 @@ from predictor.training.fitting import (
     _price,
     _repeated,
     _shared,
+    _shares_experts,
     _stages,
     _starved,
     _undivided,
@@ -316,3 +317,22 @@ def test_a_stage_has_the_ranks_among_which_experts_are_stated_to_be_divided() ->
     assert {pp for _, pp, _ in free} > {pp for _, pp, _ in wide}
     impossible = layouts(draft(MIXED, ep=24, gpus=16, global_batch=256))
     assert impossible == free
+
+
+@pytest.mark.parametrize(
+    ("stated", "can"),
+    [
+        ({}, True),
+        ({"ep": 4}, True),
+        ({"ep": 8}, False),
+        ({"ep": 8, "dp": 2}, True),
+        ({"ep": 4, "etp": 2}, False),
+        ({"ep": 4, "etp": 2, "gpus": 16}, True),
+        ({"ep": 8, "gpus": 8}, False),
+    ],
+)
+def test_ranks_of_a_stage_share_experts_where_they_divide_into_whole_sets(
+    stated: dict[str, int], can: bool
+) -> None:
+    """Four of each replica, on two stages."""
+    assert _shares_experts(stated, 4, 2, 1) is can

@@ -68,7 +68,7 @@ def _stated(
     """The same with what a plan states; an end that it does not state is as the inner stages."""
     known = ~np.isnan(plan.first_layers), ~np.isnan(plan.last_layers)
     stated = np.nan_to_num(plan.first_layers), np.nan_to_num(plan.last_layers)
-    others = np.maximum(p - known[0] - known[1] * 1.0, 1.0)
+    others = np.maximum(p - known[0] - known[1], 1.0)
     even = np.floor((layers - stated[0] - stated[1]) / others)
     none = ~(known[0] | known[1])
     first = np.where(none, first, np.where(known[0], stated[0], even))

@@ -45,10 +45,11 @@ lines: they look at tables and defaults."""
 EVERY_ROOM = "tests.predictor.test_open_fields."
 """Tests of what records of every room leave open."""
 
-NARROW = 100
-"""Lines that a test reaches of which all cases are run early: it is of little else."""
+NARROW, AT_ONCE = 100, 20
+"""Lines that a test reaches of which many cases are run early, so many at a time: it is of little
+else."""
 
-MOST_TESTS, MOST_SECONDS = 120, 240.0
+MOST_TESTS, MOST_SECONDS = 240, 240.0
 """Tests that are run for a mutant at most, and how long they may take together [s of a processor,
 so that what else ran while they were recorded leaves none of them out]."""
 
@@ -132,6 +133,7 @@ def tests_of(
         (
             not context.startswith(first),
             context in near,
+            0 if wide[context] > NARROW else case // AT_ONCE,
             not one[1].startswith(mirror),
             case if wide[context] > NARROW else 0,
             wide[context],

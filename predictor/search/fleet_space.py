@@ -179,7 +179,7 @@ def apart(
     else:
         sizes = np.array(_bounded([p for p in powers if model.heads % p == 0], wanted))
         one = replace(take(plan, np.zeros(len(sizes), np.intp)), prefill_tp=sizes)
-        one = replace(one, prefill_workers=1.0, serving=1.0)
+        one = replace(one, prefill_workers=1.0)
         holds = held_by_worker(model, cluster, one, run).fits > 0
         inside = sizes <= node
         inside |= (np.cumsum(holds) == 1) & holds

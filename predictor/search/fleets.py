@@ -201,33 +201,32 @@ class _Search:
         """Plans that obey every law and hold a request, and bytes of the fullest device."""
         self.counts[0] += batch.shape[0]
         model, run = self.model, self.calibration.run
-        one = replace(batch, serving=1.0)
         allowed = np.ones(batch.shape, dtype=bool)
-        laws = serving_rules(one, model)
+        laws = serving_rules(batch, model)
         if self.within is not None:
-            laws += further(self.within(cluster), one, laws)
+            laws += further(self.within(cluster), batch, laws)
         for rule in laws:
             broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), batch.shape)
             if broken.all() and broken.size:
                 self.reason = rule.message.format(
-                    **{n: f"{np.ravel(getattr(one, n))[0]:g}" for n in rule.fields}
+                    **{n: f"{np.ravel(getattr(batch, n))[0]:g}" for n in rule.fields}
                 )
             allowed &= ~broken
-        lawful = np.flatnonzero(allowed & enough_accelerators(one, cluster))
-        batch, one = take(batch, lawful), take(one, lawful)
+        lawful = np.flatnonzero(allowed & enough_accelerators(batch, cluster))
+        batch = take(batch, lawful)
         self.counts[1] += batch.shape[0]
         if not batch.shape[0]:
             return batch, np.empty(0)
-        room = serving_memory(model, cluster, one, run)
-        fits = (room.admitted >= one.dp) & (room.fits > 0)
+        room = serving_memory(model, cluster, batch, run)
+        fits = (room.admitted >= batch.dp) & (room.fits > 0)
         held = room.total
-        if np.any(np.asarray(one.prefill_workers) > 0):
-            read = held_by_worker(model, cluster, one, run)
+        if np.any(np.asarray(batch.prefill_workers) > 0):
+            read = held_by_worker(model, cluster, batch, run)
             fits &= read.fits > 0
             held = np.maximum(held, read.total)
         short = int(np.argmin(held))
         if held[short] < self.least[0]:
-            brief = engine_brief(take(one, np.array([short])))
+            brief = engine_brief(take(batch, np.array([short])))
             self.least = (float(held[short]), f"{brief} on {cluster.machines}")
         there = np.flatnonzero(fits)
         self.counts[2] += there.size
@@ -283,7 +282,7 @@ class _Search:
             load = best[row]
             plan = take(batch, np.array([row]))
             numbers = {name: float(np.ravel(getattr(plan, name))[0]) for name in SERVING_NUMBERS}
-            numbers |= {"batch": math.inf, "serving": 1.0}
+            numbers["batch"] = math.inf
             single = replace(plan, **numbers)  # type: ignore[arg-type]
             engine = EngineOffer(
                 cluster=cluster,

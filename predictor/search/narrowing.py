@@ -61,15 +61,15 @@ class _Misses:
     """What came nearest to fitting, and why plans cannot be.
 
     possible  whether any plan obeys the laws
-    least     memory of all [bytes], and the block and row of that
+    least     memory of all [bytes], and the block and row of that; none yet
     crowded   of plans that fit the accelerator: what the host would keep over what it has, and both
     """
 
     conflict: Conflict = field(default_factory=Conflict)
     possible: bool = False
     least: float = np.inf
-    where: tuple[int, int] = (0, 0)
-    crowded: tuple[float, float, float] = (np.inf, 0.0, 0.0)
+    where: tuple[int, ...] = ()
+    crowded: tuple[float, float, float] = (np.inf, np.nan, np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

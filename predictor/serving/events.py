@@ -155,7 +155,7 @@ class EngineRun:
     gaps       times between tokens, and how many of each, in turn; `stalls`: passes over prompts
                since the last one that decodes, and how many requests were running before each
     ahead      whether passes are prepared while those before them run: a pass takes up none that
-               came after the start of the one before it, `seen`
+               came after the start of the one before it, `seen` (nan before the first)
     decode, beside   times of passes that decode, and what prompts add to them (`tables.Lookup`);
                `hiding`: in what their attention hides
     within     time of the attention within prompts of so many tokens, of those that were read
@@ -189,7 +189,7 @@ class EngineRun:
         self.whole = plan.admission == "whole"
         self.apart, self.holds = plan.batching != "mixed", plan.batching == "waiting"
         self.polling, self.looked, self.crowded = int(plan.polling), 0, False
-        self.ahead, self.seen = plan.scheduling == "overlapped", 0.0
+        self.ahead, self.seen = plan.scheduling == "overlapped", math.nan
         self.given, self.wanted, self.count = given, wanted, len(given)
         self.open = arrivals is not None
         self.turn = float(plan.launching * table.own.request)

@@ -276,7 +276,7 @@ def serving_activity(
     kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
     padded = unforeseen * _tiled(found)
     waits = _exchanging(found, read, steps, first, rest)
-    halted = np.clip(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0, 1.0)
+    halted = np.maximum(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0)
     many = np.asarray(found.work.together) * plan.new_tokens
     passes = (
         Passing(

@@ -72,10 +72,10 @@ def _pieces(asked: Array, said: Array, shared: float) -> list[tuple[Piece, ...]]
     """Names of the parts of every prompt: the shared beginning, then what each turn added."""
     found: list[tuple[Piece, ...]] = []
     for session, (questions, answers) in enumerate(zip(asked, said, strict=True)):
-        head = min(shared, float(questions[0]) - 1.0)
-        chain: list[Piece] = [("shared", head)] if head > 0 else []
+        head = max(min(shared, float(questions[0]) - 1.0), 0.0)
+        chain: list[Piece] = [("shared", head)] if head else []
         for turn, (question, answer) in enumerate(zip(questions, answers, strict=True)):
-            own = float(question) - (head if turn == 0 and head > 0 else 0.0)
+            own = float(question) - (0.0 if turn else head)
             chain = [*chain, ((session, turn, "asked"), own)]
             found.append(tuple(chain))
             chain = [*chain, ((session, turn, "said"), float(answer))]

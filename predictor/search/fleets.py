@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Index, take
+from predictor.arrays import Array, Index, Numeric, take
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import serving_memory
@@ -262,7 +262,7 @@ class _Search:
         rate = np.maximum(rate, 1e-300)
         if not math.isfinite(self.load):
             return np.asarray(gpus / rate)
-        return np.asarray(np.ceil(self.load / rate - 1e-9) * gpus)
+        return _whole(self.load, rate) * gpus
 
     def _keep(self, cluster: Cluster, batch: ServingPlan, found: Capacity, memory: Array) -> None:
         """Keep the plans that keep the promise, each at its best load; note the closest of all."""
@@ -335,9 +335,14 @@ def interruption(model: Model, engine: EngineOffer, calibration: Calibration) ->
     return max(float(found.tpot - found.step / plan.tokens_per_pass), 0.0)
 
 
+def _whole(load: Numeric, rate: Numeric) -> Array:
+    """Whole engines of a rate for a load, which may fit them exactly."""
+    return np.asarray(np.ceil(load / rate - 1e-9))
+
+
 def replicas(engine: EngineOffer, load: Array, headroom: float, spare: int) -> Array:
     """Engines for a load [requests/s], with a share of headroom and some to spare."""
-    return np.asarray(np.ceil(load * (1.0 + headroom) / engine.rate - 1e-9) + spare)
+    return _whole(load * (1.0 + headroom), engine.rate) + spare
 
 
 def curve(engines: Sequence[EngineOffer], output_len: float) -> list[tuple[float, float, int, int]]:

@@ -1,0 +1,45 @@
+"""Fleets by the hand: how long replicas are up, what of a prompt is read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor.serving.events import EngineRun
+from predictor.serving.fleet import FleetSettings, Replica, serve_fleet
+from predictor.serving.workload import sessions
+from tests.predictor.serving.test_fleet import ones, table
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_replicas_that_are_there_from_the_start_are_up_to_the_end(replicas: int) -> None:
+    """However long it would take to start another."""
+    came = np.linspace(3.0, 40.0, 6)
+    fleet = FleetSettings(replicas=replicas, most=replicas, cold=5.0)
+    found = serve_fleet(table(), sessions(*ones(6), came), fleet)
+    assert found.seconds == pytest.approx(replicas * found.served.last.max())
+    assert found.replicas == replicas
+
+
+def test_replicas_are_up_from_when_they_are_wanted_until_they_have_ended_and_are_not() -> None:
+    """Ten requests at 10 s for a replica of four: two more are wanted from then on, until one
+    request comes at 210 s, which one is enough for: 1 s for its prompt, ten passes of 1 s."""
+    came = np.concatenate([np.full(10, 10.0), [210.0]])
+    fleet = FleetSettings(most=4, target=4.0, cold=5.0)
+    found = serve_fleet(table(), sessions(*ones(11), came), fleet)
+    assert found.served.last.max() == pytest.approx(221.0)
+    assert found.seconds == pytest.approx(221.0 + 2 * 200.0)
+
+
+@pytest.mark.parametrize("kind", [EngineRun, Replica])
+@pytest.mark.parametrize("have", [0.0, 5.0, 19.0, 19.5, 60.0])
+def test_at_least_one_token_of_a_prompt_is_read(kind: Any, have: float) -> None:
+    """A fifth of 100 tokens is new, of which a replica has some; a prompt of one token is read."""
+    fleet = SimpleNamespace(have=[have, have])
+    own = SimpleNamespace(given=[100.0, 1.0], fresh=0.2, fleet=fleet, work=SimpleNamespace(adapter=[]))
+    known = have if kind is Replica else 0.0
+    assert kind.new_tokens(own, 0) == pytest.approx(max(20.0 - known, 1.0))
+    assert kind.new_tokens(own, 1) == 1.0

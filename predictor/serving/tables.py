@@ -280,7 +280,7 @@ def pass_table(
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
     given, made = longest or (float(plan.input_len), float(plan.output_len))
-    most = float(np.minimum(plan.max_batch, plan.sequences))
+    most = max(float(np.minimum(plan.max_batch, plan.sequences)), 1.0)
     memory = serving_memory(model, cluster, plan, calibration.run)
     pool = float(memory.sequences / plan.dp) * float(plan.input_len + plan.output_len)
     if pool < given + made:
@@ -288,7 +288,7 @@ def pass_table(
             f"the cache has room for {pool:.0f} tokens, less than one request of {given:.0f} + "
             f"{made:.0f}"
         )
-    doublings = np.arange(0.0, np.log2(max(most, 2.0)), 1.0 / PER_DOUBLING)
+    doublings = np.arange(0.0, np.log2(most), 1.0 / PER_DOUBLING)
     running = np.unique([*np.round(2.0**doublings), most])
     contexts = np.linspace(0.0, given + made, ENTRIES) + 1.0
     # Stages hold their own micro-batches of the running sequences.

@@ -85,7 +85,7 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
         else:
             pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp) == 0]
         if dp is None and "ep" in values:
-            pairs = [pair for pair in pairs if gpus // pair[1] % values["ep"] == 0] or pairs
+            pairs = [pair for pair in pairs if gpus % (pair[1] * values["ep"]) == 0] or pairs
     if not pairs:
         if apart := read_apart(values):
             raise InputError(

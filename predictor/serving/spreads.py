@@ -81,13 +81,13 @@ def reading_share(work: Work, found: Latencies) -> Array:
     0..1: one client alone waits for nobody's."""
     clients = np.maximum(np.asarray(work.clients, float), 1.0)
     others = 1.0 - 1.0 / clients
-    return np.asarray(others * np.clip(found.requests_per_s * found.prompt, 0.0, 1.0))
+    return np.asarray(others * np.minimum(found.requests_per_s * found.prompt, 1.0))
 
 
 def load_shares(work: Work, found: Latencies) -> Array:
     """What the spread of a first token grows with, (2, plans), 0..1: the share of the time in which
     prompts of others are read, and that of the first token which is a wait for room."""
-    waited = np.clip(found.queue / np.maximum(found.ttft, 1e-12), 0.0, 1.0)
+    waited = np.minimum(found.queue / np.maximum(found.ttft, 1e-12), 1.0)
     return np.stack(np.broadcast_arrays(reading_share(work, found), waited))
 
 

@@ -14,13 +14,13 @@ import pytest
 from predictor.serving import completion, doubts, own, simulation
 from predictor.serving.around import Around
 from predictor.serving.clients import Client
-from predictor.serving.latency import Latencies
+from predictor.serving.latency import Latencies, latencies
 from predictor.serving.pass_times import decode_time
 from predictor.serving.power import EXCHANGE, serving_activity
-from predictor.serving.spreads import LATE
+from predictor.serving.spreads import LATE, load_shares
 from predictor.serving.workload import sessions
 from tests.predictor.dense import dense
-from tests.predictor.serving.counted import plan
+from tests.predictor.serving.counted import OWN, plan, work
 from tests.predictor.serving.test_serving_power import served
 
 
@@ -70,12 +70,12 @@ def test_tables_reach_the_longest_of_all_requests(
 ) -> None:
     """Beyond their last node they are level: none may be longer."""
     reach: list[tuple[float, float]] = []
-    work: list[tuple[Any, Any]] = []
+    lengths_of: list[tuple[Any, Any]] = []
     monkeypatch.setattr(simulation, "pass_table", lambda *given: reach.append(given[-1]))
-    monkeypatch.setattr(simulation, "serve", lambda table, g, m, *rest: work.append((g, m)))
+    monkeypatch.setattr(simulation, "serve", lambda table, g, m, *rest: lengths_of.append((g, m)))
     monkeypatch.setattr(
         simulation, "serve_fleet",
-        lambda table, w, *rest: work.append((w.input_len, w.output_len)),
+        lambda table, w, *rest: lengths_of.append((w.input_len, w.output_len)),
     )  # fmt: skip
     client = Client(variation=0.5)
     of: Any = (dense(), None, plan(), None, 50)
@@ -83,7 +83,7 @@ def test_tables_reach_the_longest_of_all_requests(
         simulation.with_fleet(*of, Around(client=client, turns=3), 2.0)
     else:
         simulation.one_by_one(*of, client, 2.0)
-    (longest,), (lengths,) = reach, work
+    (longest,), (lengths,) = reach, lengths_of
     assert longest == tuple(float(np.max(one)) for one in lengths)
     assert all(np.min(one) < np.max(one) for one in lengths)
 
@@ -144,3 +144,38 @@ def test_own_benchmarks_lengthen_each_latency_by_its_own() -> None:
     assert sum(terms.values()) == pytest.approx(longer.e2e)
     for keys in (None, {"another"}):
         assert corrected(keys)[0] is found
+
+
+@pytest.mark.parametrize(("turns", "dp"), [(1, 1.0), (3, 1.0), (2, 4.0)])
+def test_sessions_arrive_so_that_their_turns_do_at_the_rate(
+    turns: int, dp: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one replica that is followed; as many sessions as have the requests that are asked for."""
+    seen: list[tuple[float, int]] = []
+
+    def came(rate: float, count: int, burstiness: float) -> np.ndarray:
+        seen.append((rate, count))
+        return np.arange(float(count))
+
+    monkeypatch.setattr(simulation, "arrivals", came)
+    made = simulation._workload(plan(dp=dp), Around(turns=turns), 60, 6.0)
+    assert seen == [(pytest.approx(6.0 / dp / turns), 60 // turns)]
+    assert made.count == 60
+    assert simulation._workload(plan(dp=dp), Around(turns=turns), 60, None).arrival is None
+    few = simulation._workload(plan(dp=dp), Around(turns=turns), turns - 1, 6.0)
+    assert few.count == turns, "one session at least"
+
+
+@pytest.mark.parametrize("clients", [1.0, 2.0, 6.0, 40.0, 4000.0])
+@pytest.mark.parametrize("static", [0.0, 1.0])
+def test_shares_of_a_load_are_shares(clients: float, static: float) -> None:
+    """However many wait, also behind a static batch, whose last ones wait for longer than the mean
+    first token takes."""
+    load = work(clients=clients, running=min(clients, 6.0), static=static)
+    found = latencies(load, OWN)
+    reading, waited = map(float, load_shares(load, found))
+    assert 0.0 <= reading <= 1.0
+    assert waited == pytest.approx(min(float(found.queue / found.ttft), 1.0))
+    assert reading <= 1.0 - 1.0 / clients
+    if static and clients > 1000:
+        assert float(found.queue) > float(found.ttft)

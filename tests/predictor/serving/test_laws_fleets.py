@@ -39,7 +39,21 @@ def test_replicas_are_up_from_when_they_are_wanted_until_they_have_ended_and_are
 def test_at_least_one_token_of_a_prompt_is_read(kind: Any, have: float) -> None:
     """A fifth of 100 tokens is new, of which a replica has some; a prompt of one token is read."""
     fleet = SimpleNamespace(have=[have, have])
-    own = SimpleNamespace(given=[100.0, 1.0], fresh=0.2, fleet=fleet, work=SimpleNamespace(adapter=[]))
+    own = SimpleNamespace(
+        given=[100.0, 1.0], fresh=0.2, fleet=fleet, work=SimpleNamespace(adapter=[])
+    )
     known = have if kind is Replica else 0.0
     assert kind.new_tokens(own, 0) == pytest.approx(max(20.0 - known, 1.0))
     assert kind.new_tokens(own, 1) == 1.0
+
+
+def test_a_replica_that_has_requests_is_not_stopped() -> None:
+    """Four requests at once for replicas of two each: two of either; a fifth at 50 s, when only the
+    last of the four decodes yet, on the second replica: it stays up to its end, 1 s and 300."""
+    came = np.array([0.0, 0.0, 0.0, 0.0, 50.0])
+    made = np.array([11.0, 11.0, 11.0, 301.0, 11.0])
+    work = sessions(np.full(5, 100.0), made, came)
+    found = serve_fleet(table(), work, FleetSettings(most=2, target=2.0))
+    assert found.replicas == 2
+    assert found.served.last.max() == pytest.approx(301.0)
+    assert found.seconds == pytest.approx(2 * 301.0)

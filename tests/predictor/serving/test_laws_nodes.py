@@ -68,6 +68,8 @@ def test_nodes_of_tables_reach_from_the_least_to_the_most(
 def test_tables_of_short_prompts_reach_thirty_two_tokens() -> None:
     table = pass_table(SMALL, CLUSTER, plan(input_len=4.0, output_len=8.0), PLAIN, (5.0, 9.0))
     assert (table.lengths[0], table.lengths[-1]) == (16.0, 32.0)
+    near = pass_table(SMALL, CLUSTER, plan(input_len=20.0, output_len=8.0), PLAIN, (30.0, 9.0))
+    assert {18.0, 19.0, 20.0, 21.0, 22.0} < set(near.lengths)
 
 
 @pytest.mark.parametrize("most", [1.0, 2.0, 3.0])

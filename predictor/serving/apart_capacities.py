@@ -125,7 +125,7 @@ def read_apart(
     wide = replace(few, **columns)
     nodes = np.exp(np.linspace(0.0, 1.0, LOADS) * np.log(most)[:, None])
     wide = replace(wide, batch=nodes * wide.dp, serving=1.0, synchrony=0.0)
-    sequences = nodes / np.maximum(np.minimum(wide.working, nodes), 1.0)
+    sequences = nodes / np.minimum(wide.working, nodes)
     passes = decode_pass(model, cluster, wide, sequences, calibration)
     step = np.broadcast_to(decode_time(pass_work(passes, sequences, wide), own), nodes.shape)
     readers = np.stack([_column(plan, "prefill_tp")[:, 0], sizes[:, 3] > 1], axis=1)

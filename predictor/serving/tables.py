@@ -292,7 +292,7 @@ def pass_table(
     running = np.unique([*np.round(2.0**doublings), most])
     contexts = np.linspace(0.0, given + made, ENTRIES) + 1.0
     # Stages hold their own micro-batches of the running sequences.
-    split = np.maximum(np.minimum(plan.working, running), 1.0)
+    split = np.minimum(plan.working, running)
     sequences = running / split
     wide = replace(plan, batch=running * plan.dp)
     captured = plan.captured(sequences)

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from predictor import catalog
 from predictor.catalog.filling import Filler
 from predictor.errors import InputError
 from predictor.models.tower import Tower
 from predictor.serving import completion, simulation
 from predictor.serving.clients import Client
 from predictor.serving.completion import _seeing
+from predictor.serving.fitting import Draft, layouts
 from predictor.serving.images import take_images
 from predictor.serving.pass_times import decode_time
 from predictor.serving.prefixes import CacheTier, Prefixes
@@ -144,3 +146,14 @@ def test_clients_of_alike_requests_send_together_and_others_once(
     """The first of the ten, or so many, requests that each sends meets all the others'."""
     found = completion._together({**ALIKE, **changes})
     assert (found.field, found.value) == ("synchrony", pytest.approx(share))
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8, 16])
+def test_experts_are_divided_among_the_ranks_of_a_stage_where_any_layout_lets_them(ep: int) -> None:
+    """Of 16 accelerators, as many stages as the experts' ranks leave."""
+    mixed = replace(DENSE, heads=16, num_experts=64, top_k=2, expert_ffn_hidden=64)
+    draft = Draft(mixed, catalog.system("dgx-h100"), {"gpus": 16, "ep": ep, "tp": 1})
+    assert set(layouts(draft)) == {(1, pp) for pp in (1, 2, 4, 8, 16) if 16 // pp % ep == 0}
+    # None has 32 ranks: each is left to the law that says so.
+    wide = Draft(mixed, draft.cluster, {**draft.values, "ep": 32})
+    assert len(layouts(wide)) == 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from predictor.power import Conditions, demand
 from predictor.serving import (
     complete_serving,
     limited,
+    power,
     predict_inference,
     serving_activity,
     serving_power,
@@ -181,3 +184,16 @@ def test_kernels_and_collectives_of_a_phase_last_as_long_as_it(talks: float) -> 
     if talks:
         (wires,) = (part for name, part in found.items() if name != "decode")
         assert float(np.asarray(wires.link)) == pytest.approx(40.0 * 3e8)
+
+
+@pytest.mark.parametrize(("passes", "pieces"), [(0.2, 1.0), (1.5, 1.5), (40.0, 40.0)])
+def test_a_second_of_decoding_is_as_many_pieces_as_passes(
+    passes: float, pieces: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at least: of a pass that lasts longer, the second is a piece."""
+    found = served("llama3-8b", "bf16", 1)
+    work = replace(serving_activity(found), passes=np.asarray(passes))
+    monkeypatch.setattr(power, "serving_activity", lambda found: work)
+    under = serving_power(found, Conditions())
+    (decode,) = (one for one in under.phases if one.name == "decode")
+    assert float(np.max(decode.pieces)) == pieces

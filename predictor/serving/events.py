@@ -457,4 +457,4 @@ class EngineRun:
 
     def pooled(self) -> Array:
         """Times between tokens, and how many there were of each, (2, gaps)."""
-        return np.array(self.gaps, float).reshape(-1, 2).T
+        return np.array((self.gaps[::2], self.gaps[1::2]), float)

@@ -173,6 +173,7 @@ KINDS = [
     {"batching": "apart"},
     {"batching": "waiting", "polling": 6.0},
     {"batching": "apart", "polling": 5.0},
+    {"polling": 2.0},
     {"polling": 3.0},
     {"scheduling": "overlapped"},
     {"scheduling": "overlapped", "batching": "apart"},

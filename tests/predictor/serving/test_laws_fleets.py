@@ -10,6 +10,7 @@ import pytest
 
 from predictor.serving.events import EngineRun
 from predictor.serving.fleet import FleetSettings, Replica, serve_fleet
+from predictor.serving.prefixes import CacheTier, Prefixes
 from predictor.serving.workload import sessions
 from tests.predictor.serving.test_fleet import ones, table
 
@@ -57,3 +58,29 @@ def test_a_replica_that_has_requests_is_not_stopped() -> None:
     assert found.replicas == 2
     assert found.served.last.max() == pytest.approx(301.0)
     assert found.seconds == pytest.approx(2 * 301.0)
+
+
+def test_tokens_that_are_cached_are_where_they_are_counted() -> None:
+    """Whatever is put, taken and goes down: on each tier as many as its pieces have, no piece on
+    two, no tier fuller than it has room; what there is room for anywhere is not lost."""
+    random = np.random.default_rng(2)
+    cached = Prefixes([CacheTier(60.0, 1e-3), CacheTier(90.0, 2e-3)])
+    sizes = random.integers(5, 25, 30).astype(float)
+    seen: set[int] = set()
+    for _ in range(300):
+        chosen = random.integers(0, 30, 3).tolist()
+        pieces = [(one, sizes[one]) for one in dict.fromkeys(chosen)]
+        cached.take(pieces, 100.0)
+        cached.put(pieces)
+        seen |= set(chosen)
+        before = {key for level in cached._levels for key in level}
+        cached.settle(50.0)
+        levels = [dict(level) for level in cached._levels]
+        assert cached._used == pytest.approx([sum(level.values()) for level in levels])
+        assert [used <= room for used, room in zip(cached._used, (50, 60, 90), strict=True)] == (
+            [True] * 3
+        )
+        kept = [key for level in levels for key in level]
+        assert len(kept) == len(set(kept))
+        assert before - set(kept) == set() or cached._used[-1] > 90 - 25
+    assert len(seen) == 30

@@ -36,7 +36,7 @@ def one_by_one(times, workers, rate, count=200000):
     return np.mean(spent), np.quantile(spent, 0.9)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.85, 0.95, 0.99])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.85, 0.95, 0.99, 0.999])
 def test_room_for_one_prompt_is_pollaczeks_queue(share):
     met = queue(np.array([2.0])).at(share / 2.0, 1.0)
     assert float(met.wait) == pytest.approx(share * 2.0 / (2.0 * (1.0 - share)), rel=2e-3)

@@ -81,17 +81,19 @@ def test_passes_of_many_prompts_are_told_apart_and_none_is_lost(some, each):
 
 
 @pytest.mark.parametrize(
-    ("rate", "passes", "near"),
-    [(0.5, 40_000, 0.1), (2.0, 40_000, 0.1), (6.0, 40_000, 0.1), (16.0, 10_000, 0.12),
-     (20.0, 5_000, 0.12)],
+    ("rate", "passes", "near", "each"),
+    [(0.5, 40_000, 0.1, 0.04), (2.0, 40_000, 0.1, 0.04), (6.0, 40_000, 0.1, 0.04),
+     (16.0, 10_000, 0.12, 0.04), (20.0, 5_000, 0.12, 0.04), (2.0, 8_000, 0.1, 0.2)],
 )  # fmt: skip
 @pytest.mark.parametrize("overlapped", [False, True])
-def test_quantiles_are_those_of_passes_made_one_by_one(rate, passes, near, overlapped):
+def test_quantiles_are_those_of_passes_made_one_by_one(rate, passes, near, each, overlapped):
     """An engine that always decodes, with prompts that come at random; more than `MOST` gather in a
     pass at the highest rates."""
-    one = work(overlapped=float(overlapped), chunk=1e9)
+    prompts = DeviceTime(10.0 * each, 0.0, 10.0)
+    one = work(overlapped=float(overlapped), chunk=1e9, prompts=prompts)
     of = pass_lengths(one, OWN)
-    step, first, each = float(of.step), float(of.first), float(of.each)
+    step, first = float(of.step), float(of.first)
+    assert float(of.each) == pytest.approx(each)
     numbers = np.random.default_rng(3)
     now, came, read = 0.0, [], []
     before: list[float] = []  # came during the pass before the last one

@@ -197,3 +197,13 @@ def test_a_second_of_decoding_is_as_many_pieces_as_passes(
     under = serving_power(found, Conditions())
     (decode,) = (one for one in under.phases if one.name == "decode")
     assert float(np.max(decode.pieces)) == pieces
+
+
+@pytest.mark.parametrize("drafted", [1.0, 3.0])
+def test_guesses_are_multiplied_with_their_token_and_weights_read_once(drafted: float) -> None:
+    """So many times the arithmetic of a pass, its weights and caches once."""
+    found = served("llama3-8b", "bf16", 1)
+    plain = decode_work(found, 4.0)
+    ahead = decode_work(replace(found, plan=replace(found.plan, drafted=drafted)), 4.0)
+    assert float(ahead.flop) == pytest.approx((1.0 + drafted) * float(plain.flop), rel=1e-3)
+    assert float(plain.bytes) < float(ahead.bytes) < 1.01 * float(plain.bytes)

@@ -38,8 +38,9 @@ def test_a_captured_call_is_the_one_within_and_a_batch_has_each_its_own() -> Non
     assert sigma.tolist() == [0.1, 0.2]
 
 
-@pytest.mark.parametrize("dp", [1.0, 3.0])
-@pytest.mark.parametrize(("most", "chunk"), [(1.0, 512.0), (24.0, 512.0), (24.0, 1.0)])
+@pytest.mark.parametrize(
+    ("most", "chunk", "dp"), [(1.0, 512.0, 3.0), (24.0, 512.0, 1.0), (24.0, 1.0, 3.0)]
+)
 def test_nodes_of_tables_reach_from_the_least_to_the_most(
     most: float, chunk: float, dp: float
 ) -> None:

@@ -24,7 +24,7 @@ def _served(point: InferencePoint, calibration: Calibration) -> Served:
     request, rate = point.request, point.rate
     plan = request.plan
     endless = rate is None or np.isinf(rate)
-    count = max(round(point.requests / float(plan.dp)), 1) if endless else point.requests
+    count = max(round(point.requests / float(plan.dp)), 1)
     return one_by_one(
         model=request.model,
         cluster=request.cluster,

@@ -36,7 +36,7 @@ from predictor.serving.prediction import (
 )
 from predictor.serving.rates import AtRate, predict_rate
 from predictor.serving.reading import read_table
-from predictor.serving.simulation import one_by_one, with_fleet
+from predictor.serving.simulation import followed, one_by_one, with_fleet
 from predictor.serving.spreads import LATE, load_shares, operator_spreads, spread_of, spreads
 from predictor.serving.tables import pass_table
 from predictor.serving.taxes import decoding_taxes
@@ -73,6 +73,7 @@ __all__ = [
     "decode_pass",
     "decoding_taxes",
     "enough_accelerators",
+    "followed",
     "held_by_worker",
     "holding",
     "latencies",

@@ -18,6 +18,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.clients import VARIATION, Client
 from predictor.serving.events import Served
+from predictor.serving.meeting import replicas_met
 from predictor.serving.prediction import InferencePrediction
 from predictor.serving.rates import AtRate
 from predictor.serving.simulation import one_by_one
@@ -82,16 +83,17 @@ def unchecked(
     return tuple(found)
 
 
-def counts(running: float, share: float) -> tuple[int, int, int]:
+def counts(running: float, share: float, replicas: int = 1) -> tuple[int, int, int]:
     """Requests of a replica to serve in all, and those of them that come before the engine is as
     full as it stays and after the last one that counts, where so many run at a time.
 
-    share   of the largest rate
+    share     of the largest rate
+    replicas  whose requests count
     """
     free = max(1.0 - share, LIVES / MOST)
     warm = min(math.ceil(max(FEWEST / 4, LIVES * running / free)), MOST // 2)
     ending = min(math.ceil(running), MOST // 4)
-    counted = math.ceil(max(FEWEST, LIVES * running, STEADY / free**2))
+    counted = math.ceil(max(FEWEST / replicas, LIVES * running, STEADY / free**2 / replicas))
     return min(warm + counted + ending, MOST), warm, ending
 
 
@@ -112,7 +114,8 @@ def served_instead(
     """
     one = closed.prediction
     running = float(one.latencies.e2e) * rate / float(plan.dp)
-    requests, warm, ending = counts(running, rate / closed.most_requests_per_s)
+    share, replicas = rate / closed.most_requests_per_s, int(replicas_met(plan, model.is_moe))
+    requests, warm, ending = counts(running, share, replicas)
     served = one_by_one(model, cluster, plan, calibration, requests, client, rate)
     served = served.after(warm, ending)
     return replace(closed, prediction=as_served(one, served)), served

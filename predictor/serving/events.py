@@ -34,6 +34,7 @@ class Served:
     preempted              how often requests lost their cache and were read again
     gaps                   times between tokens [s] and how many there were of each, (2, gaps);
                            pooled over all requests, as benchmark clients of vLLM and SGLang do
+    replicas               whose requests these are
     """
 
     arrival: Array
@@ -42,6 +43,7 @@ class Served:
     output_len: Array
     preempted: int
     gaps: Array
+    replicas: int = 1
 
     @property
     def ttft(self) -> Array:
@@ -60,15 +62,16 @@ class Served:
 
     @property
     def requests_per_s(self) -> float:
-        """Rate at which requests ended, over the whole run."""
-        return float(len(self.last) / (self.last.max() - self.arrival.min()))
+        """Rate at which requests of a replica ended, over the whole run."""
+        each = len(self.last) / self.replicas
+        return float(each / (self.last.max() - self.arrival.min()))
 
     def after(self, warmup: int, ending: int = 0) -> Served:
-        """The same without the first requests, and the last ones, whose company leaves before them;
-        gaps stay those of all."""
+        """The same without the first requests of each replica, and the last ones, whose company
+        leaves before them; gaps stay those of all."""
         names = ("arrival", "first", "last", "output_len")
-        until = len(self.arrival) - ending
-        return replace(self, **{name: getattr(self, name)[warmup:until] for name in names})
+        own = slice(warmup * self.replicas, len(self.arrival) - ending * self.replicas)
+        return replace(self, **{name: getattr(self, name)[own] for name in names})
 
     def attained(self, ttft: float = math.inf, tpot: float = math.inf) -> float:
         """Share of the requests that meet both latencies [s] (goodput of Zhong et al. 2024,
@@ -134,6 +137,11 @@ def serve(
     engine = EngineRun(table, input_len.tolist(), output_len.tolist(), came, clients)
     engine.run()
     return engine.served(1)
+
+
+Part = tuple[int, float, float, list[int]]
+"""What a pass over prompts does: sequences that decode in it, its time without prompts and what
+these add [s], requests whose prompts it ends."""
 
 
 class EngineRun:
@@ -285,6 +293,11 @@ class EngineRun:
     def read(self) -> None:
         """One pass over parts of prompts, with one token of every request that decodes unless
         prompts have passes of their own."""
+        part = self.take_up()
+        self.make(part, part[1] + part[2])
+
+    def take_up(self) -> Part:
+        """The prompts of the next pass, which is about to be made."""
         reading, self.seen = self.reading, self.now
         many = 0 if self.apart else len(self.live)
         budget, cores, work = self.chunk, 0.0, 0.0
@@ -307,21 +320,25 @@ class EngineRun:
                 read.append(one)
             else:
                 reading[0] = one, left - piece, end
+        if not many:
+            return 0, 0.0, work, read
+        fresh = self.chunk - budget
+        shown = cores - self.hiding.at(many, fresh)
+        added = self.beside.at(many, fresh) + (shown if shown > 0.0 else 0.0)
+        usual = self.decode.at(many, self.cached / many)
+        return many, usual, self.mixing * added if added > 0.0 else 0.0, read
+
+    def make(self, part: Part, spent: float) -> None:
+        """The pass over what was taken up, in the time that it takes [s]."""
+        many, _, _, read = part
+        self.now += spent
         if many:
-            spent = self.decode.at(many, self.cached / many)
-            fresh = self.chunk - budget
-            shown = cores - self.hiding.at(many, fresh)
-            added = self.beside.at(many, fresh) + (shown if shown > 0.0 else 0.0)
-            if added > 0.0:
-                spent += self.mixing * added
-            self.now += spent
             self.step += 1
             self.cached += many
             self.gaps += (spent, many)
         else:
-            self.now += work
             self.step += not self.apart
-            self.stalls.append((work, len(self.live)))
+            self.stalls.append((spent, len(self.live)))
         self.looked, self.crowded = self.step, False
         if read:
             self._start(read)
@@ -357,22 +374,37 @@ class EngineRun:
     def leap(self) -> bool:
         """Passes that only decode, up to the next event; False where one request had to give way
         instead."""
+        if not (leap := self.passes()):
+            return False
+        many = len(self.live)
+        self.leapt(leap, self.decode.at(many, self.cached / many + 0.5 * leap))
+        return True
+
+    def passes(self, pace: float = 0.0) -> int:
+        """Passes that only decode, up to the next event; 0: one request had to give way.
+
+        pace   time of the first of them [s]; 0: what it takes by itself
+        """
         many, until = len(self.live), self.until
         leap = self.ending[0][0] - self.step
         if not self.whole:
             leap = min(leap, int((self.pool - self.cached) // many))
         if leap < 1:
             self._preempt()
-            return False
+            return 0
         if self.waiting and (self.crowded or self.polling > 1):
             leap = 1 if self.crowded else self._until_look(leap)
         elif self.waiting and self.ahead and self.came[self.waiting[0]] > self.seen:
             leap = 1
-        decode, mean = self.decode.at, self.cached / many
         seeks = self.watched or self.polling > 1 or many + len(self.waiting) < self.most
         if leap > 1 and until < math.inf and seeks:
-            leap = max(min(leap, int((until - self.now) / decode(many, mean)) + 1), 1)
-        each = decode(many, mean + 0.5 * leap)
+            pace = pace or self.decode.at(many, self.cached / many)
+            leap = max(min(leap, int((until - self.now) / pace) + 1), 1)
+        return leap
+
+    def leapt(self, leap: int, each: float) -> None:
+        """So many passes that only decode, of so long each [s]."""
+        many = len(self.live)
         self.seen = self.now + (leap - 1) * each
         self.now += leap * each
         resumed = self._resume(each) if self.stalls else 0
@@ -383,7 +415,6 @@ class EngineRun:
         if not self.waiting and not self.holds:
             # Looks that found nobody; that at the end of this pass is yet to come.
             self.looked += (self.step - 1 - self.looked) // self.polling * self.polling
-        return True
 
     def _resume(self, each: float) -> int:
         """Those that have waited for passes over prompts get their next token; returns how many."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.records import dataclass
-from predictor.serving.meeting import met, under_way, with_prompts
+from predictor.serving.meeting import Together, met, together, with_prompts
 from predictor.serving.pass_times import LISTING, Work, decode_time, prompt_time
 from predictor.timing import EngineParameters
 
@@ -255,16 +255,28 @@ def riding(
     delay = np.where(apart, alone, ones * first + np.maximum(many - ones, 0.0) * share)
     meets = np.asarray(work.meeting) > 1
     if np.any(meets):
-        some, most = _met(work, each)
-        longest = after * (some * first + np.maximum(most - some, 0.0) * share)
-        longest = np.where(apart, alone * most / np.maximum(each, 1e-12), longest)
-        passes = single_passes(work)
-        one = np.where(apart, alone / np.maximum(many, 1e-12), first) / passes
-        several = after * under_way(each * passes, np.asarray(work.meeting)) * one
-        longest = np.where(passes > 1, np.minimum(longest, several), longest)
-        longer = (1.0 - np.asarray(work.divided)) * np.maximum(longest - delay, 0.0)
-        delay = np.where(meets, delay + longer, delay)
+        longer = after * (_meetings(work, own, each, prompt).interval - decode_time(work, own))
+        delay = np.where(meets, longer, delay)
     return np.asarray(delay)
+
+
+def _meetings(work: Work, own: EngineParameters, each: Array, prompt: Array) -> Together:
+    """Passes of replicas that wait for each other, each of which reads `each` prompts for every
+    token of a sequence."""
+    apart, passes = np.asarray(work.apart) > 0, single_passes(work)
+    alone = np.maximum(prompt_time(work, own, single=True), prompt)
+    return together(
+        each=each,
+        step=decode_time(work, own),
+        first=np.where(apart, alone, beside(work, own)) / passes,
+        share=np.where(apart, prompt, own.mixing * prompt),
+        passes=passes,
+        room=np.maximum(np.floor(_in_pass(work)), 1.0),
+        replicas=np.asarray(work.meeting, float),
+        divided=work.divided,
+        apart=apart,
+        random=_random(work) & np.ones(each.shape, dtype=bool),
+    )
 
 
 def _met(work: Work, each: Array) -> tuple[Array, Array]:

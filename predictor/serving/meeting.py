@@ -6,10 +6,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Mask, Numeric
+from predictor.plans import ServingPlan
+from predictor.records import dataclass
 
 COUNTED = 24
 """Prompts of a replica in a pass up to which their number's distribution is added up."""
+
+
+def replicas_met(plan: ServingPlan, mixture: Mask | bool) -> Array:
+    """Attention replicas whose passes are as long as the longest of them: those of a mixture, whose
+    experts all ranks of a stage divide, each among some of them or whole (`ServingPlan.etp`)."""
+    meets = np.asarray(mixture) & (plan.replica_passes != "apart")
+    return np.asarray(np.where(meets, np.maximum(plan.dp, 1.0), 1.0))
 
 
 def met(each: Array, replicas: Array, room: Array) -> tuple[Array, Array]:
@@ -36,6 +45,98 @@ def under_way(each: Array, replicas: Array) -> Array:
     replicas  that make their passes together
     """
     return np.asarray(1.0 - (1.0 - np.minimum(each, 1.0)) ** replicas)
+
+
+ROUNDS, PART = 24, 0.5
+"""Of the fixed point between how long passes are and how many prompts come meanwhile, and the part
+of the way that each goes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Together:
+    """Passes of replicas that wait for each other, on average.
+
+    length    of a pass [s]; `longer` [s²/s²]: mean square over the square of the mean
+    interval  between two tokens of a sequence [s]
+    some      share of the passes in which any of them reads
+    reading   share of the passes in which a replica reads
+    """
+
+    length: Array
+    longer: Array
+    interval: Array
+    some: Array
+    reading: Array
+
+
+def together(
+    each: Array,
+    step: Array,
+    first: Array,
+    share: Array,
+    passes: Array,
+    room: Array,
+    replicas: Array,
+    divided: Numeric,
+    apart: Mask,
+    random: Mask,
+) -> Together:
+    """Passes of replicas in a steady state, each of which reads `each` prompts for every token of a
+    sequence.
+
+    step      a pass that decodes and nothing else [s]
+    first     what the first prompt adds to a pass, or a part of one that takes several [s]
+    share     what every other prompt of a pass adds [s]
+    passes    over a prompt; `room`: prompts that a pass has room for, 1 or more
+    divided   share of what prompts add that the replicas do together, each its part of what all
+              of them read; the rest is that of the one that reads most
+    apart     where a replica that reads does not decode, which the others do meanwhile
+    random    where prompts arrive at random, more of them the longer a pass is
+
+    A pass is `step`, what the longest of the rest takes, and the replicas' mean of what is divided.
+    Where prompts have passes of their own a sequence gets a token in those passes in which its
+    replica does not read: of x prompts for each of these, x (1 - reading) for each pass.
+    """
+    single = (passes > 1) | (room < 2)
+    length, after = np.asarray(step + each * share), np.asarray(step + first)
+    reading = np.zeros_like(length)
+    for _ in range(ROUNDS):
+        mine = np.where(apart, each * (1.0 - reading), each)
+        # One part after the other: a replica reads in as many passes as it has parts of prompts.
+        busy = np.minimum(mine * passes, 1.0)
+        parts = 1.0 - (1.0 - busy) ** replicas
+        some, most = met(mine, replicas, room)
+        own = -np.expm1(-mine)
+        if np.any(random):
+            rate = mine / np.maximum(length, 1e-12)
+            (begun, few), (followed, many) = (
+                met(rate * time, replicas, room) for time in (step, after)
+            )
+            chance = begun / np.maximum(begun + 1.0 - followed, 1e-12)
+            some = np.where(random, chance, some)
+            most = np.where(random, (1.0 - chance) * few + chance * many, most)
+            told = -(1.0 - chance) * np.expm1(-rate * step) - chance * np.expm1(-rate * after)
+            own = np.where(random, told, own)
+        some, most = np.where(single, parts, some), np.where(single, parts, most)
+        reads = np.where(single, busy, np.minimum(own, mine))
+        longest = some * first + np.maximum(most - some, 0.0) * share
+        mean = reads * first + np.where(single, 0.0, np.maximum(mine - reads, 0.0) * share)
+        beyond = (1.0 - np.asarray(divided)) * longest
+        # Those that decode meanwhile take as long in any case.
+        beyond = np.where(apart, np.maximum(beyond - some * step, 0.0), beyond)
+        added = beyond + np.asarray(divided) * mean
+        length = length + PART * (step + added - length)
+        after = after + PART * (step + added / np.maximum(some, 1e-9) - after)
+        reading = reading + PART * (np.minimum(reads, 1.0 - 1e-6) - reading)
+    square = (1.0 - some) * step**2 + some * after**2
+    rest = np.where(apart, 1.0 - reading, 1.0)
+    return Together(
+        length=np.asarray(length),
+        longer=np.asarray(np.maximum(square / np.maximum(length**2, 1e-18), 1.0)),
+        interval=np.asarray(length / rest),
+        some=np.asarray(some),
+        reading=np.asarray(reading),
+    )
 
 
 def with_prompts(

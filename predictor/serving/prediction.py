@@ -26,6 +26,7 @@ from predictor.serving.apart import (
 )
 from predictor.serving.encoding import encoding
 from predictor.serving.latency import Latencies, latencies
+from predictor.serving.meeting import replicas_met
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
@@ -207,6 +208,8 @@ def predict_inference(
     work = replace(work, making=making(plan, float(model.layers)))
     if np.any(static < 1):
         work = replace(work, single=_one(model, cluster, plan, sequences, calibration))
+    if np.any(np.asarray(work.meeting) > 1):
+        work = replace(work, divided=done_together(model, cluster, plan, calibration))
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     raw = latencies(work, own)
@@ -420,26 +423,21 @@ def _work(
         polling=plan.polling,
         listed=listed(plan, context),
         told=told(plan, context),
-        meeting=_meeting(plan, prompts),
-        divided=_divided(plan, prompts),
+        meeting=replicas_met(plan, prompts.terms["experts"] > 0.0),
         **software_of(plan),
     )
 
 
-def _meeting(plan: ServingPlan, prompts: Pass) -> Array:
-    """Attention replicas whose passes are as long as the longest of them: those of a mixture, whose
-    experts all ranks of a stage divide, each among some of them or whole (`ServingPlan.etp`)."""
-    meets = (prompts.terms["experts"] > 0.0) & (plan.replica_passes != "apart")
-    return np.asarray(np.where(meets, np.maximum(plan.dp, 1.0), 1.0))
-
-
-def _divided(plan: ServingPlan, prompts: Pass) -> Numeric:
-    """Share of the passes over prompts that replicas do together where they wait for each other:
+def done_together(
+    model: Model, cluster: Cluster, plan: ServingPlan, calibration: Calibration
+) -> Array:
+    """Share of a pass over one prompt that replicas do together where they wait for each other:
     experts, and the exchange with them."""
     if plan.replica_passes != "waiting":
-        return 0.0
-    ours = prompts.terms["experts"] + prompts.terms["ep_communication"]
-    return np.asarray(ours / np.maximum(prompts.compute + prompts.communication, 1e-12))
+        return np.zeros(plan.shape)
+    found, _ = _read(model, cluster, plan, np.ones(plan.shape), calibration)
+    ours = found.terms["experts"] + found.terms["ep_communication"]
+    return np.asarray(ours / np.maximum(found.compute + found.communication, 1e-12))
 
 
 def _breakdown(

@@ -15,6 +15,8 @@ from predictor.serving.around import Around
 from predictor.serving.clients import Client, arrivals, spread_lengths
 from predictor.serving.events import Served, serve
 from predictor.serving.fleet import FleetServed, serve_fleet
+from predictor.serving.lockstep import serve_together
+from predictor.serving.meeting import replicas_met
 from predictor.serving.reading import read_table
 from predictor.serving.tables import pass_table
 from predictor.serving.workload import Workload, of_trace, sessions, with_adapters
@@ -31,9 +33,10 @@ def one_by_one(
     rate: float | None = None,
     clients: int = 0,
 ) -> Served:
-    """Serve requests by one replica of a plan, their prompts apart where the plan says so.
+    """Serve requests by one replica of a plan, their prompts apart where the plan says so; by all
+    replicas where they wait for each other.
 
-    requests   how many, of the replica
+    requests   how many, of each replica that serves (`followed`)
     client     their lengths, and the times between arrivals
     rate       at which requests of all replicas arrive [1/s]; None: `clients` of the replica send
                the next one when they have the answer to the last
@@ -43,17 +46,37 @@ def one_by_one(
     client = client or Client()
     own, replicas = float(plan.prefill_workers) > 0, round(float(plan.dp))
     # Workers read the prompts of all replicas, of which one is followed.
-    count = requests * replicas if own and rate is not None else requests
+    meet = not own and bool(replicas_met(plan, model.is_moe) > 1)
+    every = meet or (own and rate is not None)
+    count = requests * replicas if every else requests
     given, made = _lengths(plan, client, count)
     longest = (float(given.max()), float(made.max()))
     table = pass_table(model, cluster, plan, calibration, longest)
     came = None
     if rate is not None:
-        came = arrivals(rate if own else rate / replicas, count, client.burstiness)
+        came = arrivals(rate if every else rate / replicas, count, client.burstiness)
     if not own:
-        return serve(table, given, made, came, clients)
+        return (serve_together if meet else serve)(table, given, made, came, clients)
     reading = read_table(model, cluster, plan, calibration, client.variation)
     return serve_apart(reading, table, given, made, came, clients)
+
+
+FOLLOWED = 8
+"""Replicas that wait for each other of which each serves all that are asked for; of more, fewer."""
+
+WAVES = 4
+"""Requests that each client sends at least, as far as so many are asked for."""
+
+
+def followed(model: Model, plan: ServingPlan, requests: int, clients: int = 0) -> int:
+    """Requests of each replica that serves, where so many are asked for: of many replicas that wait
+    for each other fewer, so that in all they are no more than those of `FOLLOWED`.
+
+    clients   of a replica
+    """
+    replicas = int(replicas_met(plan, model.is_moe))
+    each = requests * FOLLOWED // max(replicas, FOLLOWED)
+    return max(each, min(requests, WAVES * clients), 1)
 
 
 def _lengths(plan: ServingPlan, client: Client, count: int) -> tuple[Array, Array]:

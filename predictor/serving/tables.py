@@ -18,6 +18,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.latency import mixed_time
+from predictor.serving.meeting import replicas_met
 from predictor.serving.offload import with_decoding
 from predictor.serving.parts import Pass
 from predictor.serving.pass_times import (
@@ -31,7 +32,7 @@ from predictor.serving.pass_times import (
     told,
 )
 from predictor.serving.passes import adapted, body, decode_cores, prefill_cores
-from predictor.serving.prediction import mixed_pass, prompt_pass
+from predictor.serving.prediction import done_together, mixed_pass, prompt_pass
 from predictor.timing import Calibration, EngineParameters
 
 PER_DOUBLING = 4
@@ -59,6 +60,8 @@ class PassTable:
     slack               (running, tokens): for how long such a pass waits for launches, in which
                         that attention hides; none where it is empty
     pool                cached tokens that there is room for
+    meeting, divided    replicas whose passes are as long as the longest of them, and the share of
+                        what prompts take that they do together (`Work`)
     """
 
     running: list[float]
@@ -74,6 +77,8 @@ class PassTable:
     plan: ServingPlan
     own: EngineParameters
     slack: list[list[float]] = field(default_factory=list)
+    meeting: int = 1
+    divided: float = 0.0
 
     def hiding(self) -> Lookup:
         """Of the time in which attention within prompts hides in a pass that decodes [s]."""
@@ -250,10 +255,15 @@ def _beside(
 
 
 def _lengths(plan: ServingPlan, longest: float) -> Array:
-    """Lengths of prompts at which they are filled, the mean's close together."""
-    most = max(longest, 32.0)
+    """Lengths of prompts at which they are filled, the mean's close together; beyond a pass those
+    that fill theirs, of which all parts of prompts but the last are."""
+    most, chunk = max(longest, 32.0), float(plan.chunk)
     close = np.clip(NEAR_MEAN * float(plan.new_tokens), 16.0, most)
-    return np.unique(np.round([*np.geomspace(16.0, most, ENTRIES), *close]))
+    found = np.array([*np.geomspace(16.0, most, ENTRIES), *close])
+    if chunk < most:
+        found = np.where(found > chunk, np.ceil(found / chunk) * chunk, found)
+        found = np.append(found, chunk)
+    return np.unique(np.round(found))
 
 
 def _fresh(plan: ServingPlan) -> Array:
@@ -318,6 +328,8 @@ def pass_table(
         pool=pool,
         plan=plan,
         own=own,
+        meeting=(meeting := round(float(replicas_met(plan, model.is_moe)))),
+        divided=float(done_together(model, cluster, plan, calibration)) if meeting > 1 else 0.0,
     )
 
 

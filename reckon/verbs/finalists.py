@@ -16,7 +16,7 @@ from predictor.errors import InputError
 from predictor.models import Model
 from predictor.records import dataclass
 from predictor.search import EngineOffer, engine_brief
-from predictor.serving import Promise, one_by_one
+from predictor.serving import Promise, followed, one_by_one
 from predictor.timing import Calibration
 from reckon.verbs.frugal_fleets import Spent, as_limited
 
@@ -150,9 +150,9 @@ def trial(
 ) -> Trial:
     """Serve requests one by one by one engine of a fleet at its share of the peak."""
     engine, rate = fleet.engine, peak / fleet.count
-    known = as_limited(engine, rate, calibration)
+    known, own = as_limited(engine, rate, calibration), followed(model, engine.plan, requests)
     try:
-        served = one_by_one(model, engine.cluster, engine.plan, known, requests, rate=rate)
+        served = one_by_one(model, engine.cluster, engine.plan, known, own, rate=rate)
     except InputError as error:
         # An engine that holds requests of mean length may not hold those that are longer.
         return Trial(fleet, requests, {}, f"cannot serve them as lengths vary: {error}")

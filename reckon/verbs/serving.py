@@ -24,6 +24,7 @@ from predictor.serving import (
     Served,
     ServingRequest,
     complete_serving,
+    followed,
     limited,
     mixture,
     one_by_one,
@@ -157,6 +158,7 @@ def _served(request: ServingRequest, calibration: Calibration) -> tuple[Served, 
     """Requests one by one, and their fleet where there is one."""
     plan, around = request.plan, request.around
     clients = float(plan.batch) / float(plan.dp)
+    each = max(int(clients), 1) if math.isfinite(clients) else request.simulate
     load: dict[str, Any] = {
         "model": request.model,
         "cluster": request.cluster,
@@ -164,10 +166,11 @@ def _served(request: ServingRequest, calibration: Calibration) -> tuple[Served, 
         "calibration": calibration,
         "requests": request.simulate,
         "rate": request.rate,
-        "clients": max(int(clients), 1) if math.isfinite(clients) else request.simulate,
+        "clients": each,
     }
     fleet = None
     if around.plain:
+        load["requests"] = followed(request.model, plan, request.simulate, each)
         served = one_by_one(**load, client=around.client)
     else:
         fleet = with_fleet(**load, around=around)

@@ -160,7 +160,11 @@ class StageParameters:
     @property
     def expert(self) -> Held:
         """The routed experts."""
-        return Held(self.experts, np.zeros_like(self.experts) if self.frozen else self.experts)
+        return self.own(self.experts)
+
+    def own(self, weights: Array) -> Held:
+        """Weights of the model, none of which is trained where only adapters are."""
+        return Held(weights, np.zeros_like(weights) if self.frozen else weights)
 
 
 def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
@@ -427,41 +431,37 @@ def memory(
 ) -> Memory:
     """Peak memory per device of a plan or a batch of plans.
 
-    run     context, fragmentation, and what frameworks' allocation differs by
-    saved   by the operators of the plan (`kept_by`), if at hand
-    laid    what lies on its stages (`lay_out`), if at hand
+    run          what frameworks' allocation differs by, context, fragmentation
+    saved, laid  by the operators of the plan (`kept_by`), on its stages (`lay_out`), if at hand
     """
     saved = kept_by(step_operators(model, plan), model, plan) if saved is None else saved
-    laid = lay_out(model, plan, saved) if laid is None else laid
+    laid = laid or lay_out(model, plan, saved)
     at, held, parameters = laid.at, laid.held, laid.parameters
     kept, one = layer_activations(saved, plan, held)
-    ends = saved.ends
-    adds = allocation(run, plan.framework)
-    flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
-    kept = kept * np.where(np.asarray(plan.pp) > 1, adds.held, 1.0)
-    zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
-    layers = Held(parameters.layers, zero if parameters.frozen else parameters.layers)
-    edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)
-    adapters = Held(parameters.adapters, parameters.adapters)
+    ends, adds = saved.ends, allocation(run, plan.framework)
+    flying, several = in_flight(plan, at) / np.maximum(at.layers, 1.0), np.asarray(plan.pp) > 1
+    kept = kept * np.where(several, adds.held, 1.0)
+    layers, edges = parameters.own(parameters.layers), parameters.own(parameters.ends)
+    adapters, experts = Held(parameters.adapters, parameters.adapters), parameters.expert
     group, expert_group = plan.shard_group, plan.expert_shard_group
-    away = zero
+    away = zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
     if np.any(np.asarray(plan.offload_activations) > 0):
         # What the host has of each layer is on the device while in use, and on its way.
         layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
         away = plan.offload_activations * (flying * kept - layered)
-    stored = plan.frozen_bytes if parameters.frozen else plan.weight_bytes
+    stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
-    behind = _behind(saved, plan, held, one, at)
-    sent = np.where(np.asarray(plan.pp) > 1, adds.sent * flying * saved.start, 0.0)
+    sent = np.where(several, adds.sent * flying * saved.start, 0.0)
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
-        "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group, stored),
+        "expert weights and optimizer": state_bytes(plan, experts, expert_group, stored),
         "embedding and head weights and optimizer": state_bytes(plan, edges, group),
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
-        "backward workspace": np.maximum(behind - head, 0.0) + _buffers(model, plan, adds.gathered),
+        "backward workspace": np.maximum(_behind(saved, plan, held, one, at) - head, 0.0)
+        + _buffers(model, plan, adds.gathered),
         "gathered layers": _gathered(model, plan, at),
         "context": beside(divided(plan), adds.context),
     }
@@ -471,13 +471,14 @@ def memory(
     whole["fragmentation"] = (subtotal - whole["context"]) * adds.fragmentation
     built = WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0
     if built:
-        total = subtotal + whole["fragmentation"]
-        whole["model built whole"] = np.maximum(built + DRIVER - total, 0.0)
-    parts = (layers, group), (adapters, group), (edges, group), (parameters.expert, expert_group)
+        rest = built + DRIVER - subtotal - whole["fragmentation"]
+        whole["model built whole"] = np.maximum(rest, 0.0)
+    parts = (layers, group), (adapters, group), (edges, group), (experts, expert_group)
     for part, ranks in parts:
         away = away + host_states(plan, part, ranks)
     peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)
     reserved = np.maximum(peak - beside(divided(plan), adds.context), built)
-    tensors = np.where(present, subtotal - whole["context"], 0.0).max(axis=0)
-    host = np.where(present, away, 0.0).max(axis=0)
+    tensors, host = (
+        np.where(present, one, 0.0).max(axis=0) for one in (subtotal - whole["context"], away)
+    )
     return Memory(whole, present, peak, reserved, np.maximum(tensors, built), host)

@@ -212,7 +212,7 @@ class EngineRun:
         self.order: list[int] = []
         self.live: set[int] = set()
         self.now, self.cached, self.reserved = 0.0, 0.0, 0.0
-        self.until = self.came[0] if self.open else math.inf
+        self.until = self.came[0] if self.open and self.count else math.inf
         self.step = self.finished = self.preempted = 0
         self.gaps: list[float] = []
         self.stalls: list[tuple[float, int]] = []

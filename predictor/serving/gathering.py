@@ -14,9 +14,10 @@ import numpy as np
 
 from predictor.arrays import Array
 from predictor.records import dataclass
-from predictor.serving.latency import beside, full_share, looks, single_passes
+from predictor.serving.latency import looks
 from predictor.serving.meeting import with_prompts
 from predictor.serving.pass_times import Work, decode_time, prompt_time
+from predictor.serving.prompts import beside, full_share, single_passes
 from predictor.timing import EngineParameters
 
 MOST = 6

@@ -14,8 +14,18 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.records import dataclass
-from predictor.serving.meeting import Together, met, together, with_prompts
-from predictor.serving.pass_times import LISTING, Work, decode_time, prompt_time
+from predictor.serving.joint import joint, meetings
+from predictor.serving.meeting import with_prompts
+from predictor.serving.pass_times import Work, decode_time, prompt_time
+from predictor.serving.prompts import (
+    at_random,
+    beside,
+    full_share,
+    in_pass,
+    own_prompt,
+    read_time,
+    single_passes,
+)
 from predictor.timing import EngineParameters
 
 
@@ -56,12 +66,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     several tokens. Alike ones meet full passes (`_under_way`). Engines that look every N passes let
     requests wait for (N - 1) / 2 more. What does not run waits (C - R) / R of a running life.
 
-    Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
-    a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
-    several replicas share (W < 1) do not read a single prompt any slower.
+    Prompts read apart by W workers: none delays the decoding, the cache travels before it; one
+    costs 1 / W of its time, of workers that replicas share (W < 1) as much as of one's own.
     """
-    step, batch = decode_time(work, own), _read_time(work, own)
-    prompt = full_share(work, own)
+    step, batch, prompt = decode_time(work, own), read_time(work, own), full_share(work, own)
     apart, static = np.asarray(work.workers) > 0, np.asarray(work.static) > 0
     turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
     prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
@@ -70,23 +78,25 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
     delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
-    first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
-    under_way = _residual(work, own, after, step + delay)
+    each, full = read / np.maximum(after, 1e-9), _full(work, own, prompt, step)
+    told = joint(work, own, each, prompt, step + delay, full)
+    alone = batch / np.maximum(work.together, 1.0)
+    first = _reading(work, own, burst, prompt, alone, step, told.scale)
+    under_way = _residual(work, own, after, told.usual, told.longer)
     first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
     ttft = np.where(static, batch * (1.0 + work.fill) + work.making, first) + work.answered * step
     # In passes of their own, with what passes over few prompts take beyond their share.
     several = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
-    ahead = np.where(np.asarray(work.apart) > 0, several, _full(work, own, prompt, step))
-    ahead = np.where(apart | static | (work.running <= 1), 0.0, ahead)
+    separate, few = np.asarray(work.apart) > 0, apart | static | (work.running <= 1)
+    ahead = np.where(few, 0.0, np.where(separate & ~told.meets, several, told.turn))
     mixed = mixed + _behind(work, own, prompt, _room(work, after) - read)
     mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
     # Workers that are always busy, or full passes, decide how often a request gets its turn.
-    full = np.where(apart, prompt, np.where(np.asarray(work.apart) > 0, 0.0, ahead))
+    full = np.where(apart, prompt, np.where(separate, 0.0, ahead))
     busy = np.maximum(work.running * full - ttft - decoding, 0.0)
-    ttft = ttft + busy
-    life = ttft + decoding
-    waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
+    life = (ttft := ttft + busy) + decoding
+    waiting = np.where(np.isfinite(work.clients), work.clients - work.running, 0.0)
     queue = np.maximum(waiting, 0.0) / work.running * life
     # A static batch ends with its last wave; waves start one after the other.
     tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
@@ -97,21 +107,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         requests_per_s=np.asarray(work.running / life),
         step=step,
         prompt=np.asarray(np.where(ahead > 0, ahead, prompt)),
-        turn=np.asarray(np.where((ahead > 0) & (np.asarray(work.apart) > 0), ahead, turn)),
+        turn=np.asarray(np.where((ahead > 0) & (separate | told.meets), ahead, turn)),
         queue=np.asarray(queue + busy),
     )
-
-
-def _read_time(work: Work, own: EngineParameters) -> Array:
-    """Wall time of the passes over `together` prompts [s]: a last token that is decoded is not
-    read."""
-    unread = np.asarray(work.answered) / np.maximum(work.new_tokens, 1.0)
-    return np.asarray(prompt_time(work, own) * (1.0 - unread))
-
-
-def full_share(work: Work, own: EngineParameters) -> Array:
-    """A prompt's share of passes that are full of them [s]."""
-    return np.asarray(_read_time(work, own) / work.together * (1.0 + np.asarray(work.fill)))
 
 
 def _of_batch(work: Work, prompts: Array, life: Array) -> Array:
@@ -159,7 +157,7 @@ def _returning(work: Work, own: EngineParameters) -> Array:
     usual = decode_time(work, own)
     usual = usual + _following(work) * (_full_pass(work, own) - usual)
     passes = 1.0 + work.launching * np.asarray(own.request) / usual
-    return np.asarray(np.where(waves, np.maximum(_in_pass(work), 1.0) * passes - 1.0, 0.0))
+    return np.asarray(np.where(waves, np.maximum(in_pass(work), 1.0) * passes - 1.0, 0.0))
 
 
 def _waves(work: Work) -> Array:
@@ -170,21 +168,16 @@ def _waves(work: Work) -> Array:
     return np.asarray(waves & (np.asarray(work.alike) > 0) & (np.asarray(work.apart) <= 0))
 
 
-def _in_pass(work: Work) -> Array:
-    """Prompts of a pass that is full of them."""
-    return np.asarray(work.chunk / np.asarray(work.new_tokens))
-
-
 def _following(work: Work) -> Array:
     """Of the passes over the prompts of a wave, those that follow another: all but the first."""
     every = np.maximum(np.asarray(work.running, float), 1.0)
-    return np.asarray(1.0 - np.minimum(np.maximum(_in_pass(work), 1.0) / every, 1.0))
+    return np.asarray(1.0 - np.minimum(np.maximum(in_pass(work), 1.0) / every, 1.0))
 
 
 def _full_pass(work: Work, own: EngineParameters) -> Array:
     """Time of a pass that is full of prompts and decodes beside them [s]."""
     each = _full(work, own, full_share(work, own), decode_time(work, own))
-    return np.asarray(np.maximum(_in_pass(work), 1e-9) * each)
+    return np.asarray(np.maximum(in_pass(work), 1e-9) * each)
 
 
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
@@ -201,13 +194,20 @@ def _room(work: Work, after: Numeric) -> Array:
 
 
 def _reading(
-    work: Work, own: EngineParameters, burst: Array, prompt: Array, alone: Array, step: Array
+    work: Work,
+    own: EngineParameters,
+    burst: Array,
+    prompt: Array,
+    alone: Array,
+    step: Array,
+    scale: Array,
 ) -> Array:
     """Time from a request to the end of the passes over its prompt, nothing being under way [s]:
     in the opening wave behind those of all clients, later behind those that come with it.
 
     prompt, alone   of one among others, and by itself, where nothing decodes meanwhile
     step            a pass that decodes
+    scale           of those that are read while others decode (`joint.Joint`)
     """
     among = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
     opening, later = _opening(work), _later(work)
@@ -220,7 +220,7 @@ def _reading(
     # as many of them as it has room for.
     several = np.asarray(work.overlapped) * ((later > 0) & (later < 1))
     ahead = np.minimum(burst, np.maximum(work.chunk / work.new_tokens, 1.0))
-    found = (1.0 - opening) * (rest + several * ahead * mine)
+    found = (1.0 - opening) * scale * (rest + several * ahead * mine)
     found = found + opening * _first(work, np.asarray(work.running), idle, each * idle)
     return np.asarray(found + work.launching * np.asarray(own.request))
 
@@ -255,49 +255,9 @@ def riding(
     delay = np.where(apart, alone, ones * first + np.maximum(many - ones, 0.0) * share)
     meets = np.asarray(work.meeting) > 1
     if np.any(meets):
-        longer = after * (_meetings(work, own, each, prompt).interval - decode_time(work, own))
+        longer = after * (meetings(work, own, each, prompt).interval - decode_time(work, own))
         delay = np.where(meets, longer, delay)
     return np.asarray(delay)
-
-
-def _meetings(work: Work, own: EngineParameters, each: Array, prompt: Array) -> Together:
-    """Passes of replicas that wait for each other, each of which reads `each` prompts for every
-    token of a sequence."""
-    apart, passes = np.asarray(work.apart) > 0, single_passes(work)
-    alone = np.maximum(prompt_time(work, own, single=True), prompt)
-    return together(
-        each=each,
-        step=decode_time(work, own),
-        first=np.where(apart, alone, beside(work, own)) / passes,
-        share=np.where(apart, prompt, own.mixing * prompt),
-        passes=passes,
-        room=np.maximum(np.floor(_in_pass(work)), 1.0),
-        replicas=np.asarray(work.meeting, float),
-        divided=work.divided,
-        apart=apart,
-        random=_random(work) & np.ones(each.shape, dtype=bool),
-    )
-
-
-def _met(work: Work, each: Array) -> tuple[Array, Array]:
-    """`meeting.met` of replicas that read `each` prompts for every pass."""
-    return met(each, np.asarray(work.meeting), np.maximum(np.floor(_in_pass(work)), 1.0))
-
-
-def repeated(work: Work) -> Array:
-    """Prompts that a replica computes, as padding or its own, for each of its own; the others' as
-    `_met` has them."""
-    padded = (np.asarray(work.meeting) > 1) & (np.asarray(work.divided) <= 0)
-    if not padded.any():
-        return np.ones_like(padded, dtype=float)
-    after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0) / work.per_pass
-    each = np.maximum(np.asarray(work.running, float), 1e-9) / after
-    return np.asarray(np.where(padded, _met(work, each)[1] / each, 1.0))
-
-
-def _random(work: Work) -> Array:
-    """Whether requests arrive at random, whatever passes do."""
-    return np.asarray((np.asarray(work.synchrony) <= 0) & np.isfinite(work.clients))
 
 
 def _first_ones(
@@ -312,7 +272,7 @@ def _first_ones(
     arrive at random gather during passes that others make longer (`with_prompts`).
     """
     ones = -np.expm1(-each)
-    random = _random(work)
+    random = at_random(work)
     if not np.any(random):
         return np.asarray(ones)
     step, found = decode_time(work, own), ones
@@ -323,27 +283,6 @@ def _first_ones(
         told = np.clip(told, 1e-12, np.maximum(each, 1e-12))
         found = found + PART * (told - found)
     return np.asarray(np.where(random, found, ones))
-
-
-def single_passes(work: Work) -> Array:
-    """Passes over a single prompt."""
-    return np.asarray(np.maximum(np.asarray(work.single.passes), 1.0))
-
-
-def beside(work: Work, own: EngineParameters) -> Array:
-    """What one prompt that rides along adds to the passes that decode in any case [s]."""
-    step = decode_time(work, own) / (1.0 + np.asarray(work.drafting))
-    added = mixed_time(work, own) - single_passes(work) * step
-    return np.asarray(own.mixing * np.maximum(added, 0.0) * (1.0 + work.fill))
-
-
-def mixed_time(work: Work, own: EngineParameters) -> Array:
-    """Wall time of the passes over one prompt that decode beside it [s]."""
-    each = own.sequence + LISTING * np.asarray(work.listed) + np.asarray(work.told)
-    each = np.asarray(each * work.sequences)
-    shown = np.where(np.asarray(work.overlapped) > 0, work.shown, 1.0)
-    rest = single_passes(work) * shown * work.launching * each
-    return np.asarray(prompt_time(work, own, single=True) + rest)
 
 
 GATHERED, PART = 12, 0.35
@@ -366,7 +305,7 @@ def _own_passes(
     step, each = decode_time(work, own), np.asarray(many) / np.maximum(after, 1e-9)
     extra = np.maximum(prompt_time(work, own, single=True) - prompt, 0.0)
     follow = -np.expm1(-each)
-    random = _random(work)
+    random = at_random(work)
     if np.any(random):
         passes = follow
         for _ in range(GATHERED):
@@ -379,14 +318,6 @@ def _own_passes(
             passes = passes + PART * (told - passes)
         follow = np.where(random, passes, follow)
     return np.asarray(after * follow * extra)
-
-
-def own_prompt(work: Work, own: EngineParameters, prompt: Array) -> Array:
-    """What a prompt adds to the pass in which its first token comes, while others decode [s]: what
-    it takes by itself, and the passes before that one."""
-    alone = np.maximum(prompt, prompt_time(work, own, single=True))
-    mixed = beside(work, own) + (single_passes(work) - 1.0) * decode_time(work, own)
-    return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
 
 
 def _in_passes(work: Work, own: EngineParameters, prompt: Array, burst: Array) -> Array:
@@ -411,11 +342,14 @@ WAITING_SHARE = 0.3
 them (TGI's waiting_served_ratio)."""
 
 
-def _residual(work: Work, own: EngineParameters, after: Numeric, usual: Array) -> Array:
+def _residual(
+    work: Work, own: EngineParameters, after: Numeric, usual: Array, longer: Array
+) -> Array:
     """Time for which a request waits beside the prompts that come with it, on average [s]: for the
     pass under way and those before the engine looks for it, and for the one that answers.
 
     usual   a pass that decodes, with the prompts of others that it has on average
+    longer  mean square of passes over the square of that: long ones are met more often
 
     Where all send together, nothing is under way when they do. Engines that prepare passes while
     those before them run have the next one ready when a request comes, too. One that holds prompts
@@ -424,7 +358,7 @@ def _residual(work: Work, own: EngineParameters, after: Numeric, usual: Array) -
     others, every = np.maximum(work.running - 1.0, 0.0), looks(work, after)
     # A prompt that rides along has its first token with the tokens of the others.
     answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
-    before, later = 0.5 + np.asarray(work.overlapped), _later(work)
+    before, later = 0.5 * longer + np.asarray(work.overlapped), _later(work)
     waits = (0.5 * (every - 1.0) + (1.0 - 0.5 * later) * answers) * usual
     waits = waits + (1.0 - later) * _under_way(work, own, before, usual)
     return np.asarray(np.where(others > 0, waits, 0.0))

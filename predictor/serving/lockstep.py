@@ -48,7 +48,7 @@ def serve_together(
         runs.append(EngineRun(table, input_len[own].tolist(), output_len[own].tolist(), came,
                               clients))  # fmt: skip
     _Together(runs, table.divided).run()
-    return _pooled([one.served(1) for one in runs if one.count])
+    return _pooled([one.served(1) for one in runs])
 
 
 def _pooled(each: Sequence[Served]) -> Served:

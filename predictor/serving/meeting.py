@@ -59,14 +59,31 @@ class Together:
     length    of a pass [s]; `longer` [s²/s²]: mean square over the square of the mean
     interval  between two tokens of a sequence [s]
     some      share of the passes in which any of them reads
-    reading   share of the passes in which a replica reads
     """
 
     length: Array
     longer: Array
     interval: Array
     some: Array
-    reading: Array
+
+
+def _numbers(each: Array, room: Array, replicas: Array) -> tuple[Array, Array, Array]:
+    """Share of the passes in which any replica reads, prompts of the one that reads most, and share
+    of the passes in which a replica reads, of Poisson's numbers of a mean `each`."""
+    return *met(each, replicas, room), -np.expm1(-each)
+
+
+def _at_random(
+    rate: Array, step: Array, after: Array, room: Array, replicas: Array
+) -> tuple[Array, Array, Array]:
+    """The same of prompts that arrive at a rate while the pass before lasts, which has some or none
+    and so is `after` or `step` long."""
+    before, behind = (_numbers(rate * time, room, replicas) for time in (step, after))
+    some = before[0] / np.maximum(before[0] + 1.0 - behind[0], 1e-12)
+    most, reads = (
+        (1.0 - some) * few + some * many for few, many in zip(before[1:], behind[1:], strict=True)
+    )
+    return some, most, reads
 
 
 def together(
@@ -100,42 +117,34 @@ def together(
     single = (passes > 1) | (room < 2)
     length, after = np.asarray(step + each * share), np.asarray(step + first)
     reading = np.zeros_like(length)
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
+        part = PART if turn + 1 < ROUNDS else 1.0
         mine = np.where(apart, each * (1.0 - reading), each)
-        # One part after the other: a replica reads in as many passes as it has parts of prompts.
-        busy = np.minimum(mine * passes, 1.0)
-        parts = 1.0 - (1.0 - busy) ** replicas
-        some, most = met(mine, replicas, room)
-        own = -np.expm1(-mine)
+        some, most, reads = _numbers(mine, room, replicas)
         if np.any(random):
             rate = mine / np.maximum(length, 1e-12)
-            (begun, few), (followed, many) = (
-                met(rate * time, replicas, room) for time in (step, after)
-            )
-            chance = begun / np.maximum(begun + 1.0 - followed, 1e-12)
-            some = np.where(random, chance, some)
-            most = np.where(random, (1.0 - chance) * few + chance * many, most)
-            told = -(1.0 - chance) * np.expm1(-rate * step) - chance * np.expm1(-rate * after)
-            own = np.where(random, told, own)
+            told = _at_random(rate, step, after, room, replicas)
+            some, most, reads = np.where(random, told, (some, most, reads))
+        # One part after the other: a replica reads in as many passes as it has parts of prompts.
+        busy = np.minimum(mine * passes, 1.0)
+        parts = under_way(busy, replicas)
         some, most = np.where(single, parts, some), np.where(single, parts, most)
-        reads = np.where(single, busy, np.minimum(own, mine))
+        reads = np.where(single, busy, np.minimum(reads, mine))
         longest = some * first + np.maximum(most - some, 0.0) * share
         mean = reads * first + np.where(single, 0.0, np.maximum(mine - reads, 0.0) * share)
         beyond = (1.0 - np.asarray(divided)) * longest
         # Those that decode meanwhile take as long in any case.
         beyond = np.where(apart, np.maximum(beyond - some * step, 0.0), beyond)
         added = beyond + np.asarray(divided) * mean
-        length = length + PART * (step + added - length)
-        after = after + PART * (step + added / np.maximum(some, 1e-9) - after)
-        reading = reading + PART * (np.minimum(reads, 1.0 - 1e-6) - reading)
+        length = length + part * (step + added - length)
+        after = after + part * (step + added / np.maximum(some, 1e-9) - after)
+        reading = reading + part * (np.minimum(reads, 1.0 - 1e-6) - reading)
     square = (1.0 - some) * step**2 + some * after**2
-    rest = np.where(apart, 1.0 - reading, 1.0)
     return Together(
         length=np.asarray(length),
         longer=np.asarray(np.maximum(square / np.maximum(length**2, 1e-18), 1.0)),
-        interval=np.asarray(length / rest),
+        interval=np.asarray(length / np.where(apart, 1.0 - reading, 1.0)),
         some=np.asarray(some),
-        reading=np.asarray(reading),
     )
 
 

@@ -28,7 +28,8 @@ from predictor.power import (
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.serving.apart import worker
-from predictor.serving.latency import Latencies, latencies, repeated
+from predictor.serving.joint import repeated
+from predictor.serving.latency import Latencies, latencies
 from predictor.serving.pass_times import decode_time, prompt_time
 from predictor.serving.prediction import InferencePrediction
 from predictor.timing import widens

@@ -195,9 +195,8 @@ def predict_inference(
     # While serving, prompts come as many as fill a pass.
     together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
     together = np.where(static > 0, sequences, together)
-    held = None
-    if apart(plan).any():
-        held = held_by_worker(model, cluster, plan, calibration.run)
+    held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None
+    if held is not None:
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
         together = np.where(apart(plan), most_read, together)
     prompts, passes = _read(model, cluster, plan, together, calibration)
@@ -207,9 +206,8 @@ def predict_inference(
     work = _work(plan, load, together, passes, prompts, decoding)
     work = replace(work, making=making(plan, float(model.layers)))
     if np.any(static < 1):
-        work = replace(work, single=_one(model, cluster, plan, sequences, calibration))
-    if np.any(np.asarray(work.meeting) > 1):
-        work = replace(work, divided=done_together(model, cluster, plan, calibration))
+        work = replace(work, single=_one(model, cluster, plan, sequences, calibration),
+                       divided=done_together(model, cluster, plan, calibration))  # fmt: skip
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     raw = latencies(work, own)
@@ -433,7 +431,7 @@ def done_together(
 ) -> Array:
     """Share of a pass over one prompt that replicas do together where they wait for each other:
     experts, and the exchange with them."""
-    if plan.replica_passes != "waiting":
+    if plan.replica_passes != "waiting" or not model.is_moe:
         return np.zeros(plan.shape)
     found, _ = _read(model, cluster, plan, np.ones(plan.shape), calibration)
     ours = found.terms["experts"] + found.terms["ep_communication"]

@@ -17,7 +17,6 @@ from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
-from predictor.serving.latency import mixed_time
 from predictor.serving.meeting import replicas_met
 from predictor.serving.offload import with_decoding
 from predictor.serving.parts import Pass
@@ -33,6 +32,7 @@ from predictor.serving.pass_times import (
 )
 from predictor.serving.passes import adapted, body, decode_cores, prefill_cores
 from predictor.serving.prediction import done_together, mixed_pass, prompt_pass
+from predictor.serving.prompts import mixed_time
 from predictor.timing import Calibration, EngineParameters
 
 PER_DOUBLING = 4
@@ -328,8 +328,8 @@ def pass_table(
         pool=pool,
         plan=plan,
         own=own,
-        meeting=(meeting := round(float(replicas_met(plan, model.is_moe)))),
-        divided=float(done_together(model, cluster, plan, calibration)) if meeting > 1 else 0.0,
+        meeting=round(float(replicas_met(plan, model.is_moe))),
+        divided=float(done_together(model, cluster, plan, calibration)),
     )
 
 

@@ -103,15 +103,12 @@ def search_infer(
     readers = [catalog.system(one) for one in given.pop("prefill_system", ())]
     table = prices(price, [*systems, *readers])
     goal = _goal(objective, table, thrift := thrift or Thrift())
-    number("headroom", headroom, least=0)
-    spared = int(number("spare", spare, least=0, whole=True))
-    served = int(number("simulate", simulate, least=0, whole=True)) or REQUESTS
+    spared, served = _counts(headroom, spare, simulate)
     wanted, promise = load_of(load_), Promise(ttft, tpot, ttft_share, tpot_share)
     found = search_engines(
         own_model, systems, _own_prompts(given) if goal in SAVING else given, promise, known,
         load=wanted.peak * (1.0 + headroom), within=_within(target, own_model, known),
-        readers=readers, prices=table if goal == "cost" else None,
-    )  # fmt: skip
+        readers=readers, prices=table if goal == "cost" else None)  # fmt: skip
     fleet_of = partial(_powered_fleet, wanted, headroom, spared, table, thrift.tariff.price)
     engines = found.engines
     if goal in SAVING:
@@ -128,6 +125,16 @@ def search_infer(
         spare=spared, calibration=known, found=found, fleets=fleets, trials=trials, thrift=thrift,
         contrast=_contrast(own_model, fleets, known), **_lengths(given),
     )  # fmt: skip
+
+
+def _counts(headroom: float, spare: float, simulate: float) -> tuple[int, int]:
+    """Engines to spare and requests to serve; what is kept beyond the load cannot be negative."""
+    number("headroom", headroom, least=0)
+    spared, served = (
+        int(number(name, value, least=0, whole=True))
+        for name, value in (("spare", spare), ("simulate", simulate))
+    )
+    return spared, served or REQUESTS
 
 
 LENGTHS = ("input_len", "output_len")

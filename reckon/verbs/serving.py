@@ -139,7 +139,8 @@ def _where_unchecked(
         return closed, None
     client, plan = request.around.client, request.plan
     tpot = float(closed.prediction.latencies.tpot)
-    why = unchecked(plan, client, request.rate, closed.most_requests_per_s, tpot)
+    meet = float(closed.prediction.work.meeting) > 1
+    why = unchecked(plan, client, request.rate, closed.most_requests_per_s, tpot, meet)
     if not why:
         return closed, None
     found, served = served_instead(

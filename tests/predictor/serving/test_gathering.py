@@ -17,8 +17,9 @@ from predictor.serving.gathering import (
     numbers,
     pass_lengths,
 )
-from predictor.serving.latency import WAITING_SHARE, beside, riding
+from predictor.serving.latency import WAITING_SHARE, riding
 from predictor.serving.pass_times import DeviceTime
+from predictor.serving.prompts import beside
 from tests.predictor.serving import bare
 
 OWN = replace(bare.BARE, request=0.2)

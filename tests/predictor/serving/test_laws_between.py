@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from predictor.plans.serving import ServingPlan
-from predictor.serving.latency import _first_ones, _own_passes, with_prompts
+from predictor.serving.latency import _first_ones, _own_passes
+from predictor.serving.meeting import with_prompts
 from predictor.serving.pass_times import NOTHING, DeviceTime, decode_time, prompt_time
 from predictor.serving.reading import ReadTable
 from tests.predictor.serving.bare import BARE, work

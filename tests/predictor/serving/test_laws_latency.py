@@ -15,7 +15,6 @@ from predictor.serving.latency import (
     Latencies,
     _first_ones,
     _own_passes,
-    full_share,
     latencies,
     looks,
 )
@@ -30,6 +29,7 @@ from predictor.serving.pass_times import (
     prompt_time,
     with_host,
 )
+from predictor.serving.prompts import full_share
 from predictor.timing.engines import EngineParameters
 from tests.predictor.serving import bare, counted
 

@@ -11,11 +11,11 @@ from predictor.memory.serving import weight_bytes
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan, runnable
 from predictor.serving.kernels import beside_routed, matvec_time
-from predictor.serving.latency import beside
 from predictor.serving.parts import TERMS
 from predictor.serving.pass_times import prompt_time
 from predictor.serving.passes import body, decode_cores, prefill_cores, steps
 from predictor.serving.prediction import predict_inference
+from predictor.serving.prompts import beside
 from predictor.timing.engines import EngineParameters
 from predictor.work.serving import (
     decode_attention,

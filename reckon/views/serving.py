@@ -196,10 +196,14 @@ def _show_served(result: ServingResult, served: Served) -> None:
     ]
     ranks, replicas = round(float(result.request.plan.dp)), result.request.around.fleet.replicas
     of = f" by {replicas} replicas" if replicas > 1 else ""
-    of += f", of one of {ranks} data-parallel ranks that are alike" if ranks > 1 else ""
+    each = ""
+    if served.replicas > 1:
+        of, each = f"{of}, of {served.replicas} data-parallel ranks that meet", " of each"
+    elif ranks > 1:
+        of += f", of one of {ranks} data-parallel ranks that are alike"
     print(
         f"\n{len(served.arrival)} requests one by one{of}: {served.requests_per_s:.3g} "
-        f"requests/s, {served.preempted} preempted"
+        f"requests/s{each}, {served.preempted} preempted"
     )
     print(grid(["", *(key.upper() if key != "mean" else key for key in keys)], rows))
     around, fleet = result.request.around, result.fleet

@@ -361,7 +361,10 @@ def _residual(
     before, later = 0.5 * longer + np.asarray(work.overlapped), _later(work)
     waits = (0.5 * (every - 1.0) + (1.0 - 0.5 * later) * answers) * usual
     waits = waits + (1.0 - later) * _under_way(work, own, before, usual)
-    return np.asarray(np.where(others > 0, waits, 0.0))
+    # Requests that arrive at random find the engine, and the replicas that it waits for, idle where
+    # none runs: the number of those that do is Poisson's.
+    met = np.where(at_random(work), -np.expm1(-others * np.asarray(work.meeting)), others > 0)
+    return np.asarray(met * waits)
 
 
 def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from predictor.arrays import Array
@@ -33,7 +35,7 @@ def single_passes(work: Work) -> Array:
 
 def beside(work: Work, own: EngineParameters) -> Array:
     """What one prompt that rides along adds to the passes that decode in any case [s]."""
-    step = decode_time(work, own) / (1.0 + np.asarray(work.drafting))
+    step = decode_time(replace(work, drafting=0.0), own)
     added = mixed_time(work, own) - single_passes(work) * step
     return np.asarray(own.mixing * np.maximum(added, 0.0) * (1.0 + work.fill))
 

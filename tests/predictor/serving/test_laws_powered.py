@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.serving import predict_inference, serving_activity
-from predictor.serving.latency import repeated
+from predictor.serving.joint import repeated
 from predictor.serving.power import EXCHANGE, decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 from tests.predictor.serving.test_serving_power import CALIBRATION, served

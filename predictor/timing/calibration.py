@@ -91,11 +91,6 @@ def _pairs(features: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     return np.triu_indices(features)
 
 
-ROUNDED = 1e-6
-"""Standard deviations outside the box that are rounding: a feature that all training points have in
-common, as the three matrices of gated experts, comes out of arithmetic some ulps off."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class EfficiencyModel:
     """Fitted efficiency of one kind of operator in one data type on one accelerator.
@@ -200,11 +195,9 @@ class EfficiencyModel:
         return bool(np.any(further > other.scale))
 
     def distance(self, features: Array) -> Array:
-        """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,);
-        what is so by rounding alone is inside."""
+        """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""
         outside = np.maximum(self.low - features, features - self.high)
-        far = np.max(np.maximum(outside, 0.0) / self.scale, axis=1)
-        return np.where(far > ROUNDED, far, 0.0)
+        return np.asarray(np.max(np.maximum(outside, 0.0) / self.scale, axis=1))
 
 
 @dataclass(frozen=True, slots=True)

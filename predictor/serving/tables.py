@@ -259,11 +259,10 @@ def _lengths(plan: ServingPlan, longest: float) -> Array:
     that fill theirs, of which all parts of prompts but the last are."""
     most, chunk = max(longest, 32.0), float(plan.chunk)
     close = np.clip(NEAR_MEAN * float(plan.new_tokens), 16.0, most)
-    found = np.array([*np.geomspace(16.0, most, ENTRIES), *close])
+    found = np.round([*np.geomspace(16.0, most, ENTRIES), *close])
     if chunk < most:
-        found = np.where(found > chunk, np.ceil(found / chunk) * chunk, found)
-        found = np.append(found, chunk)
-    return np.unique(np.round(found))
+        found = np.append(np.where(found > chunk, np.ceil(found / chunk) * chunk, found), chunk)
+    return np.unique(found)
 
 
 def _fresh(plan: ServingPlan) -> Array:

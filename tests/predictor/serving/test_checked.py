@@ -10,7 +10,14 @@ import pytest
 from predictor import catalog
 from predictor.catalog import load
 from predictor.plans import ServingPlan
-from predictor.serving import Client, one_by_one, predict_rate, served_instead, unchecked
+from predictor.serving import (
+    Client,
+    one_by_one,
+    predict_inference,
+    predict_rate,
+    served_instead,
+    unchecked,
+)
 from predictor.serving.checked import FEWEST, LENGTHS, MOST, MOST_LOAD, MOST_PROMPTS, counts
 from reckon import predict_infer
 
@@ -100,6 +107,21 @@ def test_where_closed_forms_hold_both_say_the_same(lengths, share):
     assert sum(float(v) for v in found.prediction.breakdown.values()) == pytest.approx(
         float(one.e2e), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("batching", ["mixed", "apart"])
+def test_a_request_that_meets_nobody_waits_for_nobody(batching):
+    """At a rate near nothing the first token is that of one client alone, and the closed form is
+    within 5 % of requests one by one at a hundredth of the most."""
+    model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
+    plan = replace(PLAN, batching=batching)
+    alone = predict_inference(model, cluster, replace(plan, batch=1.0), known).latencies
+    nearly = predict_rate(model, cluster, plan, 1e-4, known)
+    assert float(nearly.prediction.latencies.ttft) == pytest.approx(float(alone.ttft), rel=0.01)
+    rate = 0.01 * nearly.most_requests_per_s
+    closed = predict_rate(model, cluster, plan, rate, known).prediction.latencies
+    served = one_by_one(model, cluster, plan, known, 2000, Client(), rate).after(50)
+    assert float(closed.ttft) == pytest.approx(float(served.ttft.mean()), rel=0.05)
 
 
 def test_bursts_are_served_later_than_random_arrivals_and_the_result_says_who_answers():

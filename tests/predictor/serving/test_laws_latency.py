@@ -48,11 +48,11 @@ class Hand:
         unread = work.answered / max(work.new_tokens, 1.0)
         self.batch = self.prompts(work.prompts) * (1.0 - unread)
         self.share = self.batch / work.together * (1.0 + work.fill)
-        added = self.mixed() - self.passes * self.step / (1.0 + work.drafting)
+        added = self.mixed() - self.passes * self.decoding(guesses=False)
         self.beside = own.mixing * max(added, 0.0) * (1.0 + work.fill)
         self.of_pass = work.chunk / work.new_tokens
 
-    def decoding(self) -> float:
+    def decoding(self, guesses: bool = True) -> float:
         """Kernels and collectives with gaps, or launches without a graph; the host before
         or beside it; what is sampled with penalties is never beside."""
         w, e = self.w, self.e
@@ -64,7 +64,7 @@ class Hand:
         each += ANSWERING * w.streamed * (1.0 - w.static)
         before = w.launching * e.step
         of_all = w.launching * each * w.sequences
-        busy *= 1.0 + w.drafting
+        busy *= 1.0 + w.drafting * guesses
         if w.overlapped:
             return max(busy, before + of_all * (1.0 - w.shown)) + of_all * w.shown
         return busy + before + of_all
@@ -180,10 +180,13 @@ class Hand:
         begins = (0.5 + w.overlapped) * usual
         if self.waves():
             whole = self.full_pass()
-            met = max(whole - w.launching * self.e.request, 0.0) + w.overlapped * whole
+            behind = max(whole - w.launching * self.e.request, 0.0) + w.overlapped * whole
             follow = self.following()
-            begins = follow * met + (1.0 - follow) * begins
-        return waits + (1.0 - self.later) * begins
+            begins = follow * behind + (1.0 - follow) * begins
+        met = 1.0
+        if w.synchrony <= 0 and math.isfinite(w.clients):  # at random: others run, or none
+            met = 1.0 - math.exp(1.0 - w.running)
+        return met * (waits + (1.0 - self.later) * begins)
 
     def behind(self, prompt: float, room: float) -> float:
         w = self.w

@@ -212,7 +212,8 @@ def _reading(
     among = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
     opening, later = _opening(work), _later(work)
     idle = np.where(among, _in_burst(work, own, prompt, step), prompt)
-    mine = np.where(among, _in_passes(work, own, prompt, burst), prompt)
+    mine, busy = np.where(among, _in_passes(work, own, prompt, burst), prompt), _busy(work)
+    mine = busy * mine + (1.0 - busy) * prompt
     mine = later * idle + (1.0 - later) * mine
     each = alone / np.maximum(prompt, 1e-12)
     rest = _first(work, burst, mine, each * mine)
@@ -355,16 +356,21 @@ def _residual(
     those before them run have the next one ready when a request comes, too. One that holds prompts
     until enough wait begins no later than its `polling`.
     """
-    others, every = np.maximum(work.running - 1.0, 0.0), looks(work, after)
+    every = looks(work, after)
     # A prompt that rides along has its first token with the tokens of the others.
     answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
     before, later = 0.5 * longer + np.asarray(work.overlapped), _later(work)
     waits = (0.5 * (every - 1.0) + (1.0 - 0.5 * later) * answers) * usual
     waits = waits + (1.0 - later) * _under_way(work, own, before, usual)
-    # Requests that arrive at random find the engine, and the replicas that it waits for, idle where
-    # none runs: the number of those that do is Poisson's.
-    met = np.where(at_random(work), -np.expm1(-others * np.asarray(work.meeting)), others > 0)
-    return np.asarray(met * waits)
+    return np.asarray(_busy(work) * waits)
+
+
+def _busy(work: Work) -> Array:
+    """How often a request finds others at work. Those that arrive at random find the engine, and
+    the replicas that it waits for, idle where none runs, whose number is Poisson's."""
+    others = np.maximum(np.asarray(work.running) - 1.0, 0.0)
+    random = -np.expm1(-others * np.asarray(work.meeting))
+    return np.asarray(np.where(at_random(work), random, others > 0))
 
 
 def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -> Array:

@@ -200,7 +200,8 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     size, nominal = ELEMENT_BYTES[shapes.dtype], peak_of(shapes.dtype, accelerator)
     one = 2.0 * m * n * k * batch
     # Whole blocks are counted of it: some ulps more than three would be one more.
-    matrices = np.round(np.where(one > 0, shapes.flop / np.maximum(one, 1e-30), 3.0), 9)
+    matrices: Array = np.where(one > 0, shapes.flop / np.maximum(one, 1e-30), 3.0)
+    matrices = matrices.round(9)
     weights = matrices * WEIGHT_BYTES[shapes.dtype] * n * k * batch
     read = weights_time(weights, accelerator, shapes.cold)
     floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator) + read.floor

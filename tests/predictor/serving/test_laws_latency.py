@@ -145,6 +145,7 @@ class Hand:
                 idle = max(prompt, self.full(prompt, 0.5 * self.step))
                 many = min(max(math.floor(self.of_pass), 1.0), max(burst, 1.0))
                 mine = min((mine + (many - 1.0) * self.e.mixing * prompt) / many, mine)
+        mine = self.met() * mine + (1.0 - self.met()) * prompt
         mine = self.later * idle + (1.0 - self.later) * mine
         each = alone / prompt
         rest = self.first(burst, mine, each * mine)
@@ -183,10 +184,13 @@ class Hand:
             behind = max(whole - w.launching * self.e.request, 0.0) + w.overlapped * whole
             follow = self.following()
             begins = follow * behind + (1.0 - follow) * begins
-        met = 1.0
-        if w.synchrony <= 0 and math.isfinite(w.clients):  # at random: others run, or none
-            met = 1.0 - math.exp(1.0 - w.running)
-        return met * (waits + (1.0 - self.later) * begins)
+        return self.met() * (waits + (1.0 - self.later) * begins)
+
+    def met(self) -> float:
+        """How often others run when a request comes: at random, or always."""
+        if self.w.synchrony <= 0 and math.isfinite(self.w.clients):
+            return 1.0 - math.exp(min(1.0 - self.w.running, 0.0))
+        return float(self.w.running > 1)
 
     def behind(self, prompt: float, room: float) -> float:
         w = self.w

@@ -431,7 +431,8 @@ def done_together(
 ) -> Array:
     """Share of a pass over one prompt that replicas do together where they wait for each other:
     experts, and the exchange with them."""
-    if plan.replica_passes != "waiting" or not model.is_moe:
+    alone = not model.is_moe or not np.any(np.asarray(plan.dp) > 1)
+    if plan.replica_passes != "waiting" or alone:
         return np.zeros(plan.shape)
     found, _ = _read(model, cluster, plan, np.ones(plan.shape), calibration)
     ours = found.terms["experts"] + found.terms["ep_communication"]

@@ -51,7 +51,7 @@ ONES: dict[str, str] = {
     "search": "",
     "serving": """
         Client.burstiness Around.turns FleetSettings.replicas FleetSettings.most DeviceTime.passes
-        Work.per_pass Work.launching Work.polling Work.meeting""",
+        Work.per_pass Work.launching Work.polling Work.meeting Served.replicas PassTable.meeting""",
     "timing": """
         RunParameters.contention EngineParameters.decode EngineParameters.prefill
         EngineParameters.communication EngineParameters.mixing Shapes.sharing""",
@@ -132,7 +132,7 @@ FUNCTIONS: dict[str, str] = {
     "plans": "timeline.vpp precedence.vpp pipeline_time.vpp",
     "power": "operating.clock settle.clock",
     "search": "ratio.weight template.pp",
-    "serving": "arrivals.burstiness sessions.turns",
+    "serving": "arrivals.burstiness sessions.turns counts.replicas",
     "timing": "latency.pace traffic.pace _traffic.copies collective_time.copies",
     "training": "plan.micro_batch goodput.q holding.room remembered.room",
     "variation": "interrupted.group replay.least draw.share packed.cp line_time.vpp",

@@ -13,19 +13,15 @@ from predictor.models.huggingface import from_config
 from predictor.models.listed import USUAL_DENSE, USUAL_WHOLE, _marks, mixtures, sharing
 from predictor.models.newer import _first_of_four
 from predictor.models.quantization import read_quantization
+from tests.predictor.models.sizes import INDEXED, LATENTS, ROUTED
 
 SIZES: dict[str, Any] = {
     "num_hidden_layers": 22, "hidden_size": 96, "num_attention_heads": 6, "head_dim": 32,
     "num_key_value_heads": 2, "intermediate_size": 800, "vocab_size": 100,
 }  # fmt: skip
-MIXTURE: dict[str, Any] = {
-    **SIZES, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
-}  # fmt: skip
-LATENT: dict[str, Any] = {
-    **MIXTURE, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 16, "v_head_dim": 16,
-}  # fmt: skip
-INDEX: dict[str, Any] = {**LATENT, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 4}
+MIXTURE: dict[str, Any] = {**SIZES, **ROUTED}
+LATENT: dict[str, Any] = {**MIXTURE, **LATENTS}
+INDEX: dict[str, Any] = {**LATENT, **INDEXED}
 WINDOWED = {**MIXTURE, "sliding_window": 16}
 WINDOW, WHOLE, RULE = "sliding_attention", "full_attention", "linear_attention"
 KIMI = {"kda_layers": list(range(1, 22)), "full_attn_layers": [22]}

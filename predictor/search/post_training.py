@@ -159,7 +159,7 @@ def _rolled(
 
     def rolled(engines: int) -> tuple[int, float, float]:
         if engines and engines not in known:
-            # Of dp replicas of the attention one is followed (`one_by_one`).
+            # Of dp replicas of the attention one is followed, all where they wait (`one_by_one`).
             each = max(-(-rollouts.answers // (engines * int(plan.dp))), 1)
             served = one_by_one(model, cluster, plan, calibration, each, client, clients=each)
             ends: Array = np.sort(served.last)

@@ -171,4 +171,4 @@ def trial(
         "tpot_s_at_share": each,
         **{f"{name}_s": own for name, own in served.summary().items()},
     }
-    return Trial(fleet, requests, figures, " and ".join(broken))
+    return Trial(fleet, len(served.arrival), figures, " and ".join(broken))

@@ -192,7 +192,7 @@ def replay(time: Array, instances: Array, pause: float, least: int = 1) -> Repla
     # What changes at one moment is one event.
     moments, at = np.unique(time[1:], return_inverse=True)
     net = np.bincount(at, weights=change, minlength=len(moments))
-    gone = np.where(net < 0, -net, 0.0)
+    gone = np.maximum(-net, 0.0)
     served = float((lasting * there).sum())
     running = np.where(there >= least, there, 0.0)
     after = np.concatenate([[0.0], np.where(change[:-1] < 0, pause, 0.0)])

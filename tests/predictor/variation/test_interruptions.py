@@ -143,6 +143,35 @@ def test_a_trace_by_hand() -> None:
         replay(np.array([1.0, 0.0]), np.array([1, 1]), 1.0)
 
 
+def test_a_job_that_has_too_few_stands_still() -> None:
+    """An hour each with four instances, one, none and twice four again, for a job that needs two;
+    no pause follows what comes or stays. One that needs a single one pauses once before it goes on
+    with it."""
+    time, there = np.arange(6.0) * HOUR, np.array([4, 1, 0, 4, 4, 4])
+    assert replay(time, there, 900.0, least=2).share == pytest.approx(12.0 / 20.0, rel=1e-12)
+    one = replay(time, there, 900.0)
+    assert one.share == pytest.approx((4.0 + 0.75 + 0.0 + 4.0 + 4.0) / 20.0, rel=1e-12)
+    assert (one.events, one.lost, one.group) == (2, 4.0, 2.0)
+
+
+def test_a_trace_on_which_nothing_changes_is_a_machine_of_ones_own() -> None:
+    own = replay(np.array([0.0, 7200.0]), np.array([3, 3]), 900.0)
+    assert (own.hours, own.mean, own.share) == (2.0, 3.0, 1.0)
+    assert (own.events, own.lost, own.rate_per_hour, own.group) == (0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+def test_spares_of_a_single_node_are_a_power_of_what_is_away(p: float) -> None:
+    """It stands still only where all are away, p to their number; a hundred nodes need more than
+    are away on average."""
+    chance = 0.99
+    spares = needed_spares(1, p, chance)
+    assert p ** (spares + 1) <= 1.0 - chance < p**spares
+    assert needed_spares(100, p, chance) > 100 * p / (1.0 - p)
+    with pytest.raises(InputError, match="a chance is"):
+        needed_spares(1, p, 1.0)
+
+
 def test_fleets_are_told_of_runs(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     common = (

@@ -54,7 +54,7 @@ def _overlapped(
         shown = Slot(slot.kind, slot.op, slot.place, "")
         count = sum(key[0] == shown for key in found)
         found[(shown, count)] = replace(
-            exchange, time=np.minimum(now, then), window=0.0 * exchange.time
+            exchange, time=np.minimum(now, then), window=np.zeros_like(now)
         )
     return replace(own, times=replace(own.times, inside=found))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import numpy as np
 import pytest
 
 import reckon
+from predictor.catalog import load
 from predictor.errors import InputError
-from predictor.timing import BULK, TAXES, Taxes, taxes_of, tiled
+from predictor.timing import BULK, TAXES, RunParameters, Taxes, taxes_of, tiled
 from predictor.training import taxes
+from predictor.training.exchange import Exchange, Slot
+from predictor.training.layer import LayerParts, LayerTimes
+from predictor.training.taxes import _overlapped
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -60,6 +65,34 @@ def test_collectives_that_hide_already_gain_nothing_from_one_tile() -> None:
     assert of_training(1.0, **hidden).alone[BULK] == pytest.approx(0.0, abs=1e-12)
     assert of_training(8.0, **hidden).alone[BULK] >= 0.0
     assert of_training(1e9, **hidden).alone[BULK] <= of_training(1e9).alone[BULK] + 1e-12
+
+
+@pytest.mark.parametrize("contention", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("overlap", [0.0, 0.1, 1.0])
+def test_a_collective_beside_its_product_by_hand(contention: float, overlap: float) -> None:
+    """4 s beside a product of 5 that takes twice as long in a step. As it runs now: what sticks out
+    of the share of it that hides, and what slows the product while it does. In tiles: one tile of
+    it behind the rest. What must be gathered whole before a product stays as it is."""
+    value = np.asarray
+    link = Exchange(value(4.0), value(5.0), value(1.0), value(1.0), value(0.1), value(0.0))
+    run = RunParameters(overlap={"tp": overlap}, factors={"gemm": 2.0}, contention=contention)
+    known = replace(load("none"), run=run)
+
+    def shown(tiles: float, behind: str, other: str) -> float:
+        slots = (Slot("tp", "gather", "a", name) for name in (behind, other))
+        times = (LayerTimes(*({},) * 6, {(slot, 0): link}, {}) for slot in slots)
+        own, beside = (LayerParts(None, None, one) for one in times)  # type: ignore[arg-type]
+        ((slot, found),) = _overlapped(own, beside, known, tiles).times.inside.items()
+        assert slot == (Slot("tp", "gather", "a", ""), 0)
+        assert float(found.window) == 0.0
+        return float(found.time)
+
+    hidden = min(4.0, overlap * 10.0)
+    now = 4.0 - hidden + (contention - 1.0) * hidden
+    assert shown(1.0, "gemm", "gemm") == pytest.approx(now)
+    assert shown(8.0, "gemm", "gemm") == pytest.approx(min(now, 0.5))
+    assert shown(8.0, "", "gemm") == pytest.approx(0.5)
+    assert shown(8.0, "", "") == pytest.approx(4.0)
 
 
 def test_what_two_taxes_share_is_their_interaction() -> None:

@@ -128,6 +128,7 @@ def test_latents() -> None:
     up = 24 * HEADS * 20 + 40 * HEADS * (12 + 20)
     assert model.latent_down_matrix == down
     assert model.attention_matrix == down + up + out
+    assert model.mixer_vectors == (0, H + 24 + 40), "a norm before it, and of both latents"
     assert (model.qk_dim, model.v_dim) == (20, 20)
     gated = replace(model, output_gate=True)
     assert gated.attention_matrix == down + up + 2 * out
@@ -221,6 +222,17 @@ def test_layers_that_see_everything(pattern: str, full: int) -> None:
     assert PLAIN.windowed_share == 0.0
     odd = replace(PLAIN, layers=13, sliding_window=100, sliding_pattern="alternating")
     assert odd.windowed_share == pytest.approx(1 - 6 / 13)
+    alone = replace(model, layers=1, sliding_pattern="0 local : 1 global")
+    assert alone.windowed_share == 0.0
+    for pattern, every in (("5 local : 1 global", 6), ("every 4th layer full", 4)):
+        for layers in range(6, 20):
+            seen = sum(at % every == every - 1 for at in range(layers))
+            own = replace(model, layers=layers, sliding_pattern=pattern)
+            assert own.windowed_share == pytest.approx(1 - seen / layers)
+            mixed = replace(own, layers=layers + 3, conv_layers=3, conv_taps=4)
+            assert mixed.windowed_share == pytest.approx(own.windowed_share)
+            attention = layers * ATTENTION + 3 * mixed.conv_matrix
+            assert mixed.matrix_parameters() == attention + (layers + 3) * DENSE
 
 
 def test_keys_seen_on_average() -> None:
@@ -466,3 +478,20 @@ def test_kinds_of_attention_are_of_one_kind_and_all_that_there_is() -> None:
                             one.borrowing_ffn_hidden, one.sliding_pattern))  # fmt: skip
         borrowed = sum(n for n, one in kinds if one.borrowing_layers)
         assert borrowed == model.borrowing_layers
+        for _, one in model.dense_kinds[1:]:
+            assert [own for _, own in one.dense_kinds] == [one]
+
+
+def test_kinds_of_layers_that_choose_are_of_one_kind_and_all_that_there_is() -> None:
+    chooses = replace(PLAIN, index_heads=2, index_head_dim=10, index_topk=32)
+    pools = replace(chooses, index_pool=4)
+    for model in (V4, replace(pools, sharing_layers=5), replace(pools, whole_layers=3),
+                  replace(chooses, index_block=8, whole_layers=3)):  # fmt: skip
+        kinds = model.attention_kinds
+        assert len(kinds) > 1
+        assert sum(blocks for blocks, _ in kinds) == model.attention_blocks
+        for _, one in kinds:
+            assert [own for _, own in one.attention_kinds] == [one]
+            if not one.index_topk:
+                assert not any((one.index_heads, one.index_head_dim, one.index_pool,
+                                one.index_block, one.sharing_layers))  # fmt: skip

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.plans import ServingPlan
 from predictor.serving import predict_inference
-from predictor.serving.joint import _met, repeated
+from predictor.serving.joint import _met, joint, repeated
 from predictor.serving.latency import latencies, riding
-from predictor.serving.meeting import under_way
+from predictor.serving.meeting import _at_random, met, together, under_way
 from predictor.serving.pass_times import DeviceTime
 from predictor.serving.prediction import prompt_pass
 from tests.predictor.serving import bare
@@ -168,3 +168,89 @@ def test_a_replica_reads_or_waits_for_as_many_as_the_busiest(running, per_pass):
     each = running / (10.0 / per_pass)
     drawn = np.random.default_rng(4).poisson(each, (40_000, 8)).max(axis=1).mean()
     assert float(repeated(one)) == pytest.approx(drawn / each, rel=0.02)
+
+
+def told(one, each):
+    """What waiting does where a prompt's share of a full pass is 0.04 s, an idle pass 0.1 s."""
+    return joint(one, bare.BARE, np.array(each), np.array(0.04), np.array(0.1), np.array(0.04))
+
+
+@pytest.mark.parametrize("divided", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("room", [2, 100])
+def test_a_prompt_of_full_passes_takes_its_part_of_one(divided, room):
+    """All replicas read as many, so that it is the same who reads what. Beside decoding: a pass of
+    0.1 s, which the first prompt makes 0.2 s longer and every other one 0.04 s. Apart, 0.3 s for
+    the first: of what each reads itself, others decode during 0.1 s, which pass in any case."""
+    read = 0.3 + (room - 1) * 0.04
+    for apart in (0.0, 1.0):
+        one = work(meeting=8.0, divided=divided, apart=apart, chunk=1000.0 * room + 900.0)
+        whole = max(0.1, (1.0 - divided) * read) + divided * read if apart else read
+        assert float(told(one, 0.5).turn) == pytest.approx(whole / room)
+
+
+@pytest.mark.parametrize(("chunk", "passes"), [(1900.0, 1.0), (500.0, 2.0), (100.0, 10.0)])
+def test_prompts_that_have_passes_to_themselves_keep_a_replica_for_these(chunk, passes):
+    single = DeviceTime(0.3 * passes, 0.0, 10.0, passes)
+    found = told(work(meeting=8.0, divided=0.4, chunk=chunk, single=single), 0.05)
+    assert float(found.turn) == pytest.approx(passes * float(found.usual))
+
+
+@pytest.mark.parametrize("passes", [1.0, 2.0])
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+@pytest.mark.parametrize("divided", [0.0, 0.4, 1.0])
+def test_a_prompt_alone_takes_its_part_of_what_all_divide(passes, apart, divided):
+    """Nobody else reads: of that share of 0.4 s an eighth is its own. Where it rides along, the
+    passes before its last one take 0.1 s in any case."""
+    single = DeviceTime(0.4, 0.0, 10.0, passes)
+    found = told(work(meeting=8.0, divided=divided, apart=apart, single=single), 1e-9)
+    part = 1.0 - divided + divided / 8.0
+    before = 0.0 if apart else 0.1 * (passes - 1.0)
+    adds = 0.4 if apart else 0.4 - 0.1 * passes
+    waits = max((1.0 - divided) * 0.4, 0.1 * passes) + divided / 8.0 * 0.4  # for who decodes
+    expected = waits if apart else part * adds + before
+    assert float(found.scale) == pytest.approx(expected / (adds + before), rel=1e-6)
+    assert float(found.usual) == pytest.approx(0.1, rel=1e-6)
+
+
+@pytest.mark.parametrize("each", [0.02, 0.3, 0.9])
+def test_a_replica_that_reads_does_not_decode(each):
+    """Of one prompt for every x tokens, in a pass of its own: x tokens take x + 1 passes."""
+    found = together(
+        each=np.array(each), step=np.array(0.1), first=np.array(0.5), share=np.array(0.5),
+        passes=np.array(1.0), room=np.array(1.0), replicas=np.array(4.0), divided=0.25,
+        apart=np.array(True), random=np.array(False),
+    )  # fmt: skip
+    assert float(found.interval / found.length) == pytest.approx(1.0 + each)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 60.0])
+@pytest.mark.parametrize("room", [1.0, 10.0])
+@pytest.mark.parametrize("arriving", [False, True])
+def test_passes_are_of_two_lengths_whatever_time_is_counted_in(unit, room, arriving):
+    """Of passes without prompts and those with some the mean is a pass on average; the mean square
+    over the square of that is 1 and a two-valued variance, p (1 - p) d^2: no matter the unit."""
+    found = together(
+        each=np.array(0.3), step=np.array(0.1 * unit), first=np.array(0.5 * unit),
+        share=np.array(0.2 * unit), passes=np.array(1.0), room=np.array(room),
+        replicas=np.array(4.0), divided=0.25, apart=np.array(False), random=np.array(arriving),
+    )  # fmt: skip
+    some, length = float(found.some), float(found.length) / unit
+    apart = (length - 0.1) / some
+    assert float(found.longer) == pytest.approx(1.0 + some * (1.0 - some) * (apart / length) ** 2)
+    if room < 2:  # one prompt after the other: of each replica 0.3 passes, of four 1 - 0.7^4
+        assert some == pytest.approx(1.0 - 0.7**4)
+        assert length == pytest.approx(0.1 + 0.5 * (0.75 * some + 0.25 * 0.3))
+    assert float(found.interval) == float(found.length), "they decode in every pass"
+
+
+def test_prompts_that_gather_follow_the_pass_before():
+    """Shares of a chain of passes without and with prompts, which are 0.2 and 0.9 s long: of those
+    behind either, the share and the numbers are Poisson's of what came meanwhile."""
+    rate, room, replicas = np.array(1.3), np.array(4.0), np.array(3.0)
+    some, most, reads = map(float, _at_random(rate, np.array(0.2), np.array(0.9), room, replicas))
+    behind = [[float(one) for one in met(rate * time, replicas, room)] for time in (0.2, 0.9)]
+    chain = np.array([[1.0 - one, one] for one, _ in behind])
+    shares = np.linalg.matrix_power(chain, 200)[0]
+    assert some == pytest.approx(shares[1])
+    assert most == pytest.approx(shares @ [one for _, one in behind])
+    assert reads == pytest.approx(1.0 - shares @ np.exp(-1.3 * np.array([0.2, 0.9])))

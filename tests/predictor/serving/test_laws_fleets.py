@@ -60,6 +60,39 @@ def test_a_replica_that_has_requests_is_not_stopped() -> None:
     assert found.seconds == pytest.approx(2 * 301.0)
 
 
+def test_a_fleet_that_begins_with_nothing_waits_for_the_first_that_is_there() -> None:
+    """One request each. At 10 s the first is started, at 11 s, when that is not there yet, another:
+    both requests go to the one that is ready at 15 s and reads them in 2; ten passes of 1 s follow.
+    At 60 s one is enough, of two that are idle."""
+    work = sessions(*ones(3), np.array([10.0, 11.0, 60.0]))
+    found = serve_fleet(table(), work, FleetSettings(replicas=0, most=3, target=1.0, cold=5.0))
+    assert found.served.first.tolist() == pytest.approx([17.0, 17.0, 61.0])
+    assert found.served.last.tolist() == pytest.approx([27.0, 27.0, 71.0])
+    assert found.seconds == pytest.approx((71.0 - 10.0) + (60.0 - 11.0))
+
+
+@pytest.mark.parametrize("think", [0.0, 2.5])
+def test_a_client_thinks_before_it_asks_again(think: float) -> None:
+    """One client: of its time a request takes the answer's, then it thinks (interactive response
+    time law: clients = rate x (response + think))."""
+    served = serve_fleet(
+        table(), sessions(*ones(6), None), FleetSettings(think=think), clients=1
+    ).served
+    assert np.diff(served.arrival) == pytest.approx(served.e2e[:-1] + think)
+    assert served.arrival[0] == 0.0
+
+
+def test_who_has_its_answer_first_asks_next() -> None:
+    """Two clients, a replica each. One reads 5,000 tokens, 1,000 to a pass of 10 s; the other has
+    its answer of two tokens at 2 s and asks for the next one then, which its replica reads at once,
+    whatever the first is at."""
+    given, made = np.array([5000.0, 100.0, 100.0]), np.array([11.0, 2.0, 2.0])
+    fleet = FleetSettings(replicas=2, most=2, router="least-loaded")
+    served = serve_fleet(table(), sessions(given, made, None), fleet, clients=2).served
+    assert served.arrival.tolist() == pytest.approx([0.0, 0.0, 2.0])
+    assert served.last.tolist() == pytest.approx([50.0 + 10.0, 2.0, 4.0])
+
+
 def test_tokens_that_are_cached_are_where_they_are_counted() -> None:
     """Whatever is put, taken and goes down: on each tier as many as its pieces have, no piece on
     two, no tier fuller than it has room; what there is room for anywhere is not lost."""

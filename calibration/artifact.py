@@ -42,11 +42,20 @@ def _microseconds(name: str, seconds: Mapping[str, float]) -> dict[str, dict[str
     return {name: found} if found else {}
 
 
+def outward(bounds: np.ndarray, towards: float) -> np.ndarray:
+    """Bounds as 32 bits keep them, not within what they were: what all points share (a feature that
+    is 4096 in each) is not outside of its box for a rounding."""
+    kept = bounds.astype(np.float32)
+    inside = kept > bounds if towards < 0 else kept < bounds
+    return np.where(inside, np.nextafter(kept, np.float32(towards)), kept)
+
+
 def _entry(
     model: EfficiencyModel, arrays: list[np.ndarray], shapes: list[np.ndarray], offset: int
 ) -> dict[str, Any]:
     """The entry of a model, whose numbers are added to `arrays`, of which there are `offset`."""
-    pieces = [model.low, model.high, model.mean, model.scale]
+    low, high = outward(model.low, -np.inf), outward(model.high, np.inf)
+    pieces = [low, high, model.mean, model.scale]
     for weight, bias in zip(model.weights, model.biases, strict=True):
         pieces += [weight, bias]
     pieces += [model.tilt, *(model.stacks[name] for name in sorted(model.stacks))]

@@ -30,12 +30,12 @@ from calibration.kernels.power import power_left_out
 from calibration.kernels.throttle import fit_throttle
 from calibration.network.fit import fit_links
 from calibration.runs.fit import default_run, fit_shared
-from calibration.sources import aiconfigurator, fgpm, tidy, wide_experts
+from calibration.sources import aiconfigurator, fgpm, own_gpus, tidy, wide_experts
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.catalog import MANIFEST, load
 from predictor.schema import COMPUTE_OPS
-from predictor.timing import ANY, VENDOR, Calibration, Throttle
+from predictor.timing import ANY, PLAIN_OPS, VENDOR, Calibration, Throttle
 
 THROTTLED = {
     "hopper": ("H200-SXM-141GB", "vllm"),
@@ -64,6 +64,7 @@ def kernel_table(shared: Path, ops: Collection[str] = ()) -> pd.DataFrame:
         (("gemm",), aiconfigurator.latent_products, tables / "mla_bmm_perf.parquet"),
         (("gemm", *attention, *others), fgpm.operators, fgpm_table),
         (others, tidy.streaming, tidy_table),
+        (PLAIN_OPS, own_gpus.plain, catalog.data_dir() / "measurements"),
         (("elementwise",), tidy.conversions, tidy_table),
         (("gemm",), tidy.training_gemms, tidy_table),
         (("gemm",), tidy.products, tidy_table),

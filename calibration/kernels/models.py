@@ -51,7 +51,7 @@ from calibration.kernels.together import MOST_TOGETHER, fit_together, groups, ki
 from calibration.tables.libraries import library, typical
 from predictor import catalog
 from predictor.hardware import Accelerator
-from predictor.timing import ABROAD, ANY, VENDOR, Calibration, EfficiencyModel
+from predictor.timing import ABROAD, ANY, PLAIN, VENDOR, Calibration, EfficiencyModel
 
 
 def fit_kernels(
@@ -91,9 +91,9 @@ def fit_kernels(
     run = Parallel(n_jobs=jobs)
     single = [(key, name, p) for key, group in parts.items() for name, p in group.items()]
     progress(f"{len(single)} fits of single accelerators")
-    # A host has no relatives whose fit could be bent to it.
+    # A host has no relatives whose fit could be bent to it; plain PyTorch was timed by few.
     fitted = run(
-        delayed(fit_checked)(p.points, *key, name, p.rows, accelerators[name].is_host)
+        delayed(fit_checked)(p.points, *key, name, p.rows, _few(key[0], accelerators[name]))
         for key, name, p in single
     )
     for (key, name, part), (model, found) in zip(single, fitted, strict=True):
@@ -114,6 +114,11 @@ def fit_kernels(
         derive_backward(result.models, accelerators)
         derive_layouts(result.models)
     return result
+
+
+def _few(kind: str, accelerator: Accelerator) -> bool:
+    """Whether so few points are at hand that each may speak for those around it."""
+    return accelerator.is_host or kind.endswith(PLAIN)
 
 
 def bend_checked(

@@ -14,7 +14,7 @@ from calibration.kernels.fit import MOST_POINTS, Points, join, points_of, sample
 from calibration.tables.kernel_table import STREAMED, kinds, variants
 from calibration.tables.libraries import neutral
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, EfficiencyModel
+from predictor.timing import ANY, PLAIN, EfficiencyModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +35,8 @@ def split(table: pd.DataFrame) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
     table = table[table["kind"] != ""]
     for (kind, op, dtype), rows in table.groupby(["kind", "op", "dtype"], observed=True):
         yield str(kind), str(op), str(dtype), rows
-    for (op, dtype), rows in table[table["op"].isin(STREAMED)].groupby(["op", "dtype"]):
+    streamed = table["op"].isin(STREAMED) & ~table["kind"].str.endswith(f"@{PLAIN}")
+    for (op, dtype), rows in table[streamed].groupby(["op", "dtype"]):
         if rows["kind"].nunique() > 1:
             yield str(op), str(op), str(dtype), rows
 

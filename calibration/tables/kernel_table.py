@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from calibration.sources import own_gpus
 from calibration.sources.expert_kernels import alone, matrices
 from predictor.errors import InputError
 from predictor.models import keys_seen
@@ -19,7 +20,7 @@ from predictor.schema import (
     KERNEL_NUMBERS,
     KERNEL_SCHEMA_VERSION,
 )
-from predictor.timing import PROMPTS, Shapes, kind_of
+from predictor.timing import PLAIN, PROMPTS, Shapes, kind_of
 
 NEEDED = ("accelerator", "op", "dtype", "latency_us")
 TEXTS = (
@@ -147,6 +148,7 @@ def kinds(table: pd.DataFrame) -> pd.Series:
     codes, distinct = pd.factorize(pairs)
     named = np.array([kind_of(op, variant) for op, variant in distinct], dtype=object)
     found = pd.Series(named[codes] if len(named) else codes, index=table.index, dtype=object)
+    found = found.mask(table["source"] == own_gpus.SOURCE, found.astype(str) + f"@{PLAIN}")
     return found.where(fitted, "")
 
 

@@ -38,7 +38,7 @@ from predictor.timing.collectives import (
     traffic,
     volume,
 )
-from predictor.timing.defaults import ANY, DEFAULTS
+from predictor.timing.defaults import ANY, DEFAULTS, PLAIN, PLAIN_OPS
 from predictor.timing.engines import (
     EARLY_SPREADS,
     ENGINE_FIELDS,
@@ -50,8 +50,9 @@ from predictor.timing.engines import (
     ServingParameters,
 )
 from predictor.timing.features import ideal
-from predictor.timing.kernels import BOUNDS, Timing, blend, operator_times, shape_times
+from predictor.timing.kernels import BOUNDS, Timing, operator_times, shape_times
 from predictor.timing.likeness import Kin, traits
+from predictor.timing.relatives import blend
 from predictor.timing.roofline import hierarchy
 from predictor.timing.run import RunParameters
 from predictor.timing.shapes import CLOCK, Shapes, columns, energy_of, kind_of, peak_of
@@ -87,6 +88,8 @@ __all__ = [
     "LAUNCH",
     "LOCALITY",
     "NOISE",
+    "PLAIN",
+    "PLAIN_OPS",
     "PROMPTS",
     "QUEUED",
     "STREAMING",

@@ -29,7 +29,7 @@ from predictor.hardware import (
 from predictor.records import dataclass
 from predictor.timing.adaptation import Learned
 from predictor.timing.data_types import STAND_IN, STOOD_IN, quicker, standing_in
-from predictor.timing.defaults import ANY, DEFAULTS, Constant
+from predictor.timing.defaults import ANY, DEFAULTS, PLAIN, Constant
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits
 from predictor.timing.run import RunParameters
@@ -311,6 +311,16 @@ class Calibration:
             return Resolved(alike[0][0], None, "transferred", sigma, relatives=alike)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
+
+    def plain(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
+        """The same of kernels that wait for memory as PyTorch's own operators run them, where those
+        were timed on anything; of a device that was profiled, what it took."""
+        found = self.resolve(kind, dtype, accelerator)
+        place = (found.model.kind, found.model.accelerator) if found.model else None
+        if accelerator.is_host or place == (kind, accelerator.name):
+            return found
+        other = self.resolve(f"{kind}@{PLAIN}", dtype, accelerator)
+        return found if other.model is None else other
 
     def _wide(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved | None:
         """What its vendor's kernels in 16 bits say of those in a narrower type, of which none of

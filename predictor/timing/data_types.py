@@ -7,7 +7,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, PACKED, PEAK, WEIGHT_BYTES
-from predictor.timing.defaults import ANY
+from predictor.timing.defaults import ANY, PLAIN
 from predictor.timing.shapes import Ideal
 
 RELATED_DTYPES: dict[str, tuple[str, ...]] = {
@@ -73,6 +73,8 @@ elementwise kernels is GELU, which waits for its arithmetic (0.6; arXiv 2509.228
 
 def standing_in(kind: str, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Kinds and data types whose efficiency may stand for one's, its own first."""
+    if kind.endswith(f"@{PLAIN}"):
+        return (kind,), (dtype, ANY)
     named = (kind, LIKE[kind]) if kind in LIKE else (kind,)
     kinds = (*named, kind.split(".")[0]) if "." in kind else named
     return kinds, (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)

@@ -6,6 +6,13 @@ from predictor.records import dataclass
 
 ANY = "*"
 
+PLAIN = "plain"
+"""In place of a kernel library: PyTorch's own operators, one after the other. Behind the name of a
+kind (`norm.fwd@plain`): what they take, where anybody timed them."""
+
+PLAIN_OPS = ("norm", "elementwise", "loss", "embedding")
+"""Operators that frameworks have kernels of their own for, and plain PyTorch has not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,19 +26,17 @@ from predictor.timing.alternatives import (
 from predictor.timing.attention import PROMPTS, without_cache
 from predictor.timing.calibration import (
     EMPTY_KERNEL,
-    VENDOR,
     Calibration,
     EfficiencyModel,
-    Resolved,
     shape_keys,
 )
 from predictor.timing.data_types import of_wide
-from predictor.timing.defaults import ANY
+from predictor.timing.defaults import PLAIN
 from predictor.timing.features import ideal
-from predictor.timing.likeness import held_back, per_clock
+from predictor.timing.relatives import NARROW, among, beyond, by_variant, compute_bound, eased
 from predictor.timing.roofline import least_time
 from predictor.timing.shapes import COLUMNS, Ideal, Shapes, columns, kind_of
-from predictor.timing.sustained import THROTTLED, sustained_time
+from predictor.timing.sustained import THROTTLED, beside_each_other, sustained_time
 from predictor.work import Operator
 
 BOUNDS = ("compute", "memory", "launch")
@@ -47,11 +45,6 @@ BOUNDS = ("compute", "memory", "launch")
 DISTANCE_SIGMA, FAR = 0.05, 5.0
 """Added log-standard-deviation per training standard deviation outside the fitted box, and how many
 count: beyond, the model answers for the edge of the box, wherever the point lies."""
-
-REACH = 1.0
-"""Training standard deviations outside the fitted box over which an accelerator's own measurements
-lose their say against those of its relatives by a factor e. One, as the box's own scale; published
-decoding on GH200, measured on large products only, errs by 5.6 % with anything from 0.25 to 4."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +101,10 @@ def _fitted(
     shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
 ) -> _Busy:
     kind = kind_of(shapes.op, shapes.variants[0])
-    resolved = calibration.resolve(kind, shapes.dtype, accelerator)
+    if library == PLAIN:
+        resolved, library = calibration.plain(kind, shapes.dtype, accelerator), ""
+    else:
+        resolved = calibration.resolve(kind, shapes.dtype, accelerator)
     found = answering(shapes, accelerator, resolved.quicker)
     pedigree, family = resolved.pedigree, kind
     latency: Numeric
@@ -120,7 +116,7 @@ def _fitted(
 
         def answer(features: Array) -> Array:
             own = _in_library(model, features, library, names, accelerator, calibration)
-            return np.asarray(own + _by_variant(model.offsets, shapes))
+            return np.asarray(own + by_variant(model.offsets, shapes))
 
         y = answer(found.features)
         latency, away = model.latency, model.distance(found.features)
@@ -128,18 +124,18 @@ def _fitted(
         if resolved.relatives:
             y, latency, away = among(resolved, found, library, shapes, accelerator)
         elif resolved.relative is not None and np.any(away > 0):
-            y, latency, sigma, away = _beyond(
+            y, latency, sigma, away = beyond(
                 resolved=resolved, relative=resolved.relative, features=found.features,
                 y=y, away=away, shapes=shapes, library=library,
             )  # fmt: skip
         elif pedigree == "transferred":
-            y = _eased(y, found, shapes, model, accelerator, resolved.quicker, answer)
+            y = eased(y, found, shapes, model, accelerator, resolved.quicker, answer)
         if np.any(resolved.quicker):
             y = of_wide(y, found, resolved.quicker)
         unknown = (pedigree == "transferred") | (np.asarray(away) > 0)
         y = _no_better(y, shapes, unknown)
         if model.lags:
-            latency = latency + _by_variant(model.lags, shapes)
+            latency = latency + by_variant(model.lags, shapes)
         busy = np.maximum(found.time * np.exp(np.maximum(y, 0.0)) + found.fetch, found.least)
         if shapes.op in PROMPTS and model.stacks:
             busy = without_cache(busy, found, shapes, accelerator)
@@ -174,10 +170,12 @@ def _busy(
     one = _fitted(shapes, accelerator, calibration, library)
     found, busy = one.found, one.busy
     far = (np.asarray(one.away) > 0) | one.foreign
-    if shapes.op == "moe_gemm" and np.any(far):
+    # A kernel that walks over the rows of other ranks' experts, too, runs them in one all the same.
+    alone = far & (np.asarray(shapes.idle) <= 0)
+    if shapes.op == "moe_gemm" and np.any(alone):
         each = [_busy(part, accelerator, calibration, False, library) for part in apart(shapes)]
         most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
-        busy = np.where(far, np.minimum(busy, np.maximum(most, found.time)), busy)
+        busy = np.where(alone, np.minimum(busy, np.maximum(most, found.time)), busy)
     if shapes.op == "attention_decode" and np.any(shapes.m > TOGETHER):
         few, beside = together(shapes, accelerator)
         one_tile = _fitted(few, accelerator, calibration, library)
@@ -228,135 +226,12 @@ def _in_library(
     return model.inefficiency(features, library, names)
 
 
-NARROW = 0.06
-"""log of the roofline over what products reach on a matrix unit so narrow that all else keeps up
-with it: DeepGEMM's on H20 take 0.94 of the peak in the middle (InferSim, SANITY of the shared
-kernel tables)."""
-
-
 def _no_better(y: Array, shapes: Shapes, unknown: Mask) -> Array:
     """y of products and attention, of which no unmeasured one is believed to come nearer to its
     roofline than `NARROW` (decoding that was timed reads at 0.90 of the bandwidth at best)."""
     if shapes.op not in (*THROTTLED, "attention_decode") or not np.any(unknown):
         return y
     return np.where(unknown, np.maximum(y, NARROW), y)
-
-
-NOTHING = 1e-15
-"""A time so short that kernels of no work take it [s]."""
-
-
-def _eased(
-    y: Array,
-    found: Ideal,
-    shapes: Shapes,
-    model: EfficiencyModel,
-    accelerator: Accelerator,
-    quicker: Numeric,
-    answer: Callable[[Array], Array],
-) -> Array:
-    """y of an accelerator whose processors multiply less per clock than those of its architecture
-    that were measured (H20 beside H100): what kept their matrix units waiting, memory on the chip,
-    exponentials, issue, is as fast here and hides behind the products. A kernel takes the longer of
-    what it would with units as quick as theirs and of what its own need for the arithmetic.
-
-    Units may be narrow in one data type only (integers on Blackwell Ultra).
-
-    quicker  as `Resolved` has it
-    answer   y of features
-    """
-    there = np.log(per_clock(accelerator)) if model.kin is None else model.kin.traits[2]
-    slower = np.minimum(np.log(per_clock(accelerator, shapes.dtype)) - there, 0.0)
-    if not np.any(slower < 0.0):
-        return y
-    quick = {name: rate * np.exp(-slower) for name, rate in accelerator.peak.items()}
-    other = answering(shapes, replace(accelerator, peak=quick), quicker)
-    ratio = np.maximum(other.time, NOTHING) / np.maximum(found.time, NOTHING)
-    beside = np.log(ratio) + answer(other.features)
-    least = np.where(_compute_bound(found), np.minimum(y, NARROW), 0.0)
-    return np.where(np.asarray(slower) < 0.0, np.maximum(beside, least), y)
-
-
-def among(
-    resolved: Resolved,
-    found: Ideal,
-    library: str,
-    shapes: Shapes,
-    accelerator: Accelerator,
-) -> tuple[Array, Numeric, Array]:
-    """Shapes on an accelerator of whose architecture nothing was measured, or hardly: the mean of
-    what other architectures' models, and its own, say of them, each counting by its likeness.
-
-    Products that wait for memory do so however wide the matrix unit is: where it is narrower than
-    a relative's, they are as with one as wide (left out, vendors' models apart: MI308X in bf16
-    33 -> 19 %, fp8 39 -> 24, blocks 27 -> 22, H100 in fp8 27 -> 20, others within a point, but RTX
-    PRO 6000 in nvfp4 27 -> 37; experts and decoding gained nothing).
-
-    resolved   with its relatives, models and their likeness; found   `ideal` of the shapes
-
-    Returns (y, latency [s], distance from what they were measured on).
-    """
-    own, relatives = f"{ANY}{accelerator.architecture}", resolved.relatives
-    wide, every = held_back(accelerator), []
-    for model, _ in relatives:
-
-        def answer(features: Array, model: EfficiencyModel = model) -> Array:
-            return model.inefficiency(features, library) + _by_variant(model.offsets, shapes)
-
-        y = answer(found.features)
-        whole = model.accelerator == own or wide
-        if whole or shapes.op == "gemm":
-            eased = _eased(y, found, shapes, model, accelerator, resolved.quicker, answer)
-            y = eased if whole else np.where(_compute_bound(found), y, eased)
-        every.append(y)
-    return *blend(relatives, every, accelerator), relatives[0][0].distance(found.features)
-
-
-def blend(
-    relatives: Sequence[tuple[EfficiencyModel, float]],
-    every: Sequence[Array],
-    accelerator: Accelerator,
-) -> tuple[Array, Numeric]:
-    """Weighted mean of the y that relatives' models answer, (shapes,) each, and of their latencies
-    [s]; `relatives` are models and what each counts. The model of a vendor's accelerators together,
-    the last if there is one, says nothing beyond what each of its architectures says: it weighs
-    between them (a network of all runs away where none is like the accelerator)."""
-    weights = np.array([weight for _, weight in relatives])
-    weights = np.maximum(weights / weights.max(), 1e-9)
-    latency = sum(
-        w * model.latency_on(accelerator) for w, (model, _) in zip(weights, relatives, strict=True)
-    )
-    stacked = np.stack(every)
-    if relatives[-1][0].accelerator.startswith(VENDOR):
-        least, most = stacked[:-1].min(axis=0), stacked[:-1].max(axis=0)
-        stacked[-1] = np.minimum(np.maximum(stacked[-1], least), most)
-    return in_order(weights[:, None] * stacked) / weights.sum(), latency / weights.sum()
-
-
-def _beyond(
-    resolved: Resolved,
-    relative: EfficiencyModel,
-    features: Array,
-    y: Array,
-    away: Array,
-    shapes: Shapes,
-    library: str,
-) -> tuple[Array, Array, Array, Array]:
-    """Shapes outside what was measured on an accelerator: its relatives' efficiency there, times
-    the ratio of both where its own measurements end, which counts less the farther off that is.
-
-    Returns (y, latency [s], sigma, distance from what either was measured on).
-    """
-    own = resolved.model
-    assert own is not None
-    offsets = _by_variant(relative.offsets, shapes)
-    edge = relative.inefficiency(np.clip(features, own.low, own.high), library) + offsets
-    there = relative.inefficiency(features, library) + offsets
-    trust = np.exp(-away / REACH)
-    y = np.where(away > 0, there + trust * (y - edge), y)
-    latency = relative.latency + trust * (own.latency - relative.latency)
-    sigma = np.hypot(resolved.sigma, (1.0 - trust) * resolved.relative_sigma)
-    return y, latency, sigma, np.minimum(away, relative.distance(features))
 
 
 def shape_times(
@@ -425,18 +300,7 @@ def _on(
 
 def _bound(one: _Busy) -> Array:
     """Index into `BOUNDS` of what takes longest."""
-    return np.where(one.latency > one.busy, 2, np.where(_compute_bound(one.found), 0, 1))
-
-
-def _compute_bound(found: Ideal) -> Array:
-    return np.asarray(found.compute >= found.memory)
-
-
-def _by_variant(values: Mapping[str, float], shapes: Shapes) -> Numeric:
-    if not values:
-        return 0.0
-    table = np.array([values.get(name, 0.0) for name in shapes.variants])
-    return np.asarray(table[shapes.variant.astype(int)])
+    return np.where(one.latency > one.busy, 2, np.where(compute_bound(one.found), 0, 1))
 
 
 def _measured(model: EfficiencyModel, shapes: Shapes) -> Mask:
@@ -462,6 +326,7 @@ def operator_times(
     library   the kernel library that runs them, '' for the neutral one, or `QUICKEST`; or that of
               each `op`, and under '' of all others
     host      what the host adds to each [s]; `Accelerator.host_time` of one rank if not given
+    sustained clocks as when they take turns for long (`beside_each_other`), not in a short burst
 
     Operators of one kind and data type are evaluated together. Where the host is the device, what
     it does beside each kernel is part of the operator's time.
@@ -484,7 +349,7 @@ def operator_times(
         if not isinstance(runs, str):
             runs = runs.get(shapes.op, runs[""])
         timed = _met if alike and math.prod(shape) <= FEW else _on
-        one = timed(shapes, machine, calibration, sustained, runs)
+        one = timed(shapes, machine, calibration, False, runs)
         rows = (len(indices), *shape)
         time[indices] = (one.latency + one.busy).reshape(rows) + added
         sigma[indices] = one.sigma.reshape(rows)
@@ -492,4 +357,6 @@ def operator_times(
         measured[indices] = one.measured.reshape(rows)
         for index in indices:
             pedigree[index], family[index] = _known(one.pedigree, measured[index]), one.family
+    if sustained:
+        time = beside_each_other(operators, time, accelerator.relative or accelerator, calibration)
     return Timing(time, sigma, bound, measured, tuple(pedigree), tuple(family))

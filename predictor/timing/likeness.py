@@ -54,7 +54,7 @@ Ampere and Ada: half the rate where products in 16 bits are added up in 32)."""
 def held_back(accelerator: Accelerator) -> bool:
     """Whether an accelerator's 16-bit rate is held back below what all else on the chip is made
     for. RTX 3090 left out with its architecture: mean log error of products in bf16 0.38, and 0.16
-    where relatives' products hide beside the arithmetic (`kernels._eased`). Units that are merely
+    where relatives' products hide beside the arithmetic (`relatives.eased`). Units that are merely
     narrower gain nothing from that: 0.15 and 0.21 on A100, 0.14 and 0.28 on MI300X (blocks in fp8).
     """
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))

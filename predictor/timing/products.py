@@ -221,10 +221,10 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         Log(np.clip((1.0 + shapes.idle) * m * batch, 1, 131072)),
         matrices,
     ]
-    for rows in (16.0, 64.0, 128.0):
-        down = np.ceil(m / rows)
-        blocks = batch * down * np.ceil((matrices - 1.0) * n / 128.0)
-        features += [m / (down * rows), Log(blocks / accelerator.sms, -4, 4)]
+    # Experts of a model have as many tokens as fall on them, not those that fill their tiles: rows
+    # count as they are beyond a whole tile.
+    across = batch * np.ceil((matrices - 1.0) * n / 128.0) / accelerator.sms
+    features += [Log(np.maximum(m / rows, 1.0) * across, -4, 4) for rows in (16.0, 64.0, 128.0)]
     memory = shapes.bytes / accelerator.bandwidth
     kept = features_of(features, len(time))
     return Ideal(time, compute, memory, kept, read.fetch, read.least)

@@ -30,7 +30,9 @@ from predictor.arrays import Numeric
 from predictor.hardware import Accelerator
 from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration
+from predictor.timing.defaults import PLAIN, PLAIN_OPS
 from predictor.timing.kernels import QUICKEST, Timing, operator_times
+from predictor.timing.sustained import beside_each_other
 from predictor.work import Operator
 
 NEWEST, BEFORE = "flash", "flash2"
@@ -48,6 +50,13 @@ processors, 1.83 GHz: NVIDIA 2022)."""
 LIBRARIES = {"attention_prefill": QUICKEST, "attention_backward": QUICKEST, "": ""}
 """Libraries that run a step's operators."""
 
+ODD = 512.0
+"""Arithmetic of a processor per clock [FLOP] in products whose rows begin on odd elements: nothing
+wider than one element can be read of them, which leaves kernels for Turing's matrix instructions
+(`cutlass_75_tensorop_bf16_s1688gemm_bf16_*_align1`). Output projections of 50,257 tokens on an
+H100: 92 and 97 TFLOP/s, 137 to 143 backward, where others reach 700
+(`data/measurements/h100-sxm-2`)."""
+
 WHOLE, BLOCKS = "fp8", "fp8_block"
 """Data types of products: one scale for a matrix, and one for each of its blocks."""
 
@@ -58,31 +67,57 @@ def training_times(
     calibration: Calibration,
     shape: tuple[int, ...],
     host: Numeric | None = None,
+    plain: bool = False,
 ) -> Timing:
     """Time one execution of each operator of a training step, as `operator_times` at sustained
     clocks and with the quickest attention, but no slower than another kernel that cannot be quicker
-    (`_slower`)."""
+    (`_slower`).
+
+    plain   small kernels are PyTorch's own operators
+    """
     every = padded(operators, accelerator)
-    found = operator_times(
-        every, accelerator, calibration, shape, sustained=True, library=LIBRARIES, host=host
-    )
+    library = LIBRARIES | dict.fromkeys(PLAIN_OPS, PLAIN) if plain else LIBRARIES
+    found = operator_times(every, accelerator, calibration, shape, library=library, host=host)
+    _ragged(every, found, accelerator)
     old = [i for i, one in enumerate(every) if one.variant == BEFORE]
     if old and accelerator.architecture in EARLIER:
         before = _earlier(accelerator)
         own = [every[i] for i in old]
-        _put(found, old, operator_times(own, before, calibration, shape, sustained=True, host=host))
+        _put(found, old, operator_times(own, before, calibration, shape, host=host))
     bounds = [(i, _slower(one, accelerator, calibration)) for i, one in enumerate(every)]
     at = [i for i, one in bounds if one is not None]
     if not at:
-        return found
+        return _lasting(every, found, accelerator, calibration)
     others = [one for _, one in bounds if one is not None]
-    other = operator_times(others, accelerator, calibration, shape, sustained=True, host=host)
+    other = operator_times(others, accelerator, calibration, shape, host=host)
     sooner = other.time < found.time[at]
     found.time[at] = np.where(sooner, other.time, found.time[at])
     found.sigma[at] = np.where(sooner, np.maximum(other.sigma, found.sigma[at]), found.sigma[at])
     found.bound[at] = np.where(sooner, other.bound, found.bound[at])
     found.measured[at] = np.where(sooner, other.measured, found.measured[at])
-    return found
+    return _lasting(every, found, accelerator, calibration)
+
+
+def _ragged(operators: Sequence[Operator], found: Timing, accelerator: Accelerator) -> None:
+    """Products of NVIDIA in 16 bits no quicker than `ODD` where rows of an operand are odd."""
+    if accelerator.vendor != "NVIDIA" or accelerator.is_host:
+        return
+    rate = ODD * accelerator.sms * accelerator.clock
+    for i, one in enumerate(operators):
+        if one.op == "gemm" and one.dtype in ("bf16", "fp16"):
+            rows = (one.m if one.variant == "wgrad" else one.k), one.n
+            odd = np.logical_or(*(np.asarray(size) % 2 == 1 for size in rows))
+            if np.any(odd):
+                least = np.where(odd, one.flop / rate, 0.0)
+                found.time[i] = np.maximum(found.time[i], least)
+
+
+def _lasting(
+    operators: Sequence[Operator], found: Timing, accelerator: Accelerator, calibration: Calibration
+) -> Timing:
+    """Times of a step, which lasts, from those of bursts."""
+    machine = accelerator.relative or accelerator
+    return replace(found, time=beside_each_other(operators, found.time, machine, calibration))
 
 
 def _put(found: Timing, places: Sequence[int], other: Timing) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
-from predictor.hardware import Cluster
+from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan, shown_beside
 from predictor.records import dataclass
@@ -153,6 +153,19 @@ def _by_phase(work: Worklist, shape: tuple[int, ...]) -> dict[str, Array]:
     return found
 
 
+def _timed(
+    operators: Sequence[Operator],
+    plan: TrainingPlan,
+    accelerator: Accelerator,
+    calibration: Calibration,
+) -> Timing:
+    """Times of the operators of plans on an accelerator."""
+    host = accelerator.host_time(plan.tp)
+    return training_times(
+        operators, accelerator, calibration, plan.shape, host=host, plain=not plan.fused
+    )
+
+
 def _chunked(
     model: Model,
     work: Worklist,
@@ -171,13 +184,7 @@ def _chunked(
     shape = plan.shape
     small = replace(plan, expert_load=plan.expert_load / parts)
     operators = step_operators(model, small)
-    timing = training_times(
-        operators,
-        cluster.accelerator,
-        calibration,
-        shape,
-        host=cluster.accelerator.host_time(plan.tp),
-    )
+    timing = _timed(operators, small, cluster.accelerator, calibration)
     whole, part = (_by_phase(one, shape) for one in (work, Worklist(tuple(operators), timing)))
     network, found = Network.of(small, cluster, calibration), {}
     called = {c.name: c for c in step_collectives(model, small)}
@@ -270,8 +277,7 @@ def layer_parts(
     accelerator, shape = cluster.accelerator, base.shape
     zero = np.zeros(shape)
     if timing is None:
-        host = accelerator.host_time(base.tp)
-        timing = training_times(operators, accelerator, calibration, shape, host=host)
+        timing = _timed(operators, base, accelerator, calibration)
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
     weights: dict[tuple[str, str], Array] = {}

@@ -79,6 +79,26 @@ def test_what_is_written_is_read_back(calibration: Calibration, tmp_path: Path) 
             assert getattr(new, field.name) == getattr(old, field.name)
 
 
+def test_no_bound_is_read_back_within_what_it_was(calibration: Calibration, tmp_path: Path) -> None:
+    """A feature that all points share, log 4096, is not outside of its box for a rounding: neither
+    bounds that 32 bits round up nor those that they round down."""
+    (key,) = calibration.kernels
+    one = calibration.kernels[key]
+    every = np.log(np.array([4096.0, 7168.0, 3.0]))[: one.low.size]
+    low, high = one.low.copy(), one.high.copy()
+    low[: every.size], high[: every.size] = every, every
+    shared = replace(one, low=low, high=high)
+    write(replace(calibration, kernels={key: shared}), tmp_path / "c")
+    found = load(tmp_path / "c").kernels[key]
+    assert np.all(found.low <= low)
+    assert np.all(found.high >= high)
+    np.testing.assert_allclose(found.low, low, rtol=3e-7)
+    assert found.distance(low[None]) == 0.0
+    again = replace(calibration, kernels={key: found})
+    write(again, tmp_path / "d")
+    assert np.array_equal(load(tmp_path / "d").kernels[key].low, found.low)
+
+
 def test_a_folder_is_replaced_whole(calibration: Calibration, tmp_path: Path) -> None:
     write(calibration, tmp_path / "c")
     write(replace(calibration, name="newer"), tmp_path / "c")

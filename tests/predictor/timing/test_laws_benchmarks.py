@@ -23,7 +23,8 @@ from predictor.timing.benchmarks import (
 )
 from predictor.timing.calibration import VENDOR, EfficiencyModel
 from predictor.timing.features import ideal
-from predictor.timing.kernels import blend, shape_times
+from predictor.timing.kernels import shape_times
+from predictor.timing.relatives import blend
 from predictor.timing.shapes import Shapes
 from predictor.timing.taxes import cached_share, on_chip
 from predictor.work import Operator

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from predictor.timing.kernels import _beyond
+from predictor.timing.relatives import beyond
 from tests.predictor.timing.test_laws_timing import chained, model
 
 
@@ -22,7 +22,7 @@ def test_ones_own_efficiency_fades_into_the_relatives(away: float) -> None:
     resolved: Any = SimpleNamespace(model=own, sigma=0.1, relative_sigma=0.3)
     at, edge = np.array([[6.0, 3.0]]), (4.0, 3.0)
     shapes: Any = SimpleNamespace(variants=("x",), variant=np.zeros(1))
-    y, latency, sigma, left = _beyond(
+    y, latency, sigma, left = beyond(
         resolved=resolved, relative=relative, features=at, y=np.array([1.7]),
         away=np.array([away]), shapes=shapes, library="",
     )  # fmt: skip

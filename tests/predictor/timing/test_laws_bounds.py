@@ -36,7 +36,7 @@ ENDS: dict[str, dict[int, tuple[float | None, float | None]]] = {
     },
     "moe_gemm": {
         0: (-6, 6), 1: (None, LONGEST + math.log(4.0)), 2: (-6, 6), 3: (0, ROWS), 7: (-8, 6),
-        9: (0, TOKENS), 12: (-4, 4), 14: (-4, 4), 16: (-4, 4),
+        9: (0, TOKENS), 11: (-4, 4), 12: (-4, 4), 13: (-4, 4),
     },
 }  # fmt: skip
 """Least and most of features that have an end, in logarithms but for the power of two of a

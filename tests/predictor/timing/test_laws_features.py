@@ -123,19 +123,18 @@ def test_features_of_attention_by_hand() -> None:
 
 def test_features_of_experts_by_hand() -> None:
     """16 gated experts of 40 tokens each, two more rows elsewhere for each of theirs: blocks of 128
-    columns of both first matrices, of 16, 64 and 128 rows, of which the last are mostly padding."""
+    columns of both first matrices, of 16 rows, of which they fill two and a half as they fall, of
+    64 and of 128, of which they fill none and take one."""
     found = ideal(shapes("moe_gemm", 40.0, 2048.0, 4096.0, 16.0, idle=2.0), H100).features[0]
     weights, inputs = 3.0 * 2.0 * 2048.0 * 4096.0 * 16.0, 2.0 * 40.0 * 16.0 * 4096.0
     sms, sizes = float(H100.sms), (40.0, 2048.0, 4096.0, 16.0)
     expected = [math.log(weights / H100.l2), *map(math.log, sizes), math.log(inputs / H100.l2)]
     expected += [math.log1p(2.0), math.log(3.0 * 40.0 * 16.0), 3.0]
-    for rows, down in ((16.0, 3.0), (64.0, 1.0), (128.0, 1.0)):
-        blocks = 16.0 * down * 32.0
-        expected += [40.0 / (rows * down), math.log(blocks / sms)]
+    expected += [math.log(16.0 * down * 32.0 / sms) for down in (2.5, 1.0, 1.0)]
     np.testing.assert_allclose(found[2:], expected)
     # Columns that fill no block have one all the same: of 2 x 200, four.
     ragged = ideal(shapes("moe_gemm", 40.0, 200.0, 4096.0, 16.0), H100).features[0]
-    np.testing.assert_allclose(np.exp(ragged[[12, 14, 16]]), np.array([12.0, 4.0, 4.0]) * 16 / sms)
+    np.testing.assert_allclose(np.exp(ragged[11:]), np.array([10.0, 4.0, 4.0]) * 16 / sms)
 
 
 def test_features_of_a_products_sizes_by_hand() -> None:

@@ -1,0 +1,40 @@
+"""Kernels of plain PyTorch that wait for memory, of GPUs that were profiled here
+(`data/measurements`, `reckon profile`).
+
+Nobody else's tables hold them: what is known of norms, losses and chains of small kernels are
+modules of Megatron (arXiv 2509.22832). Those of the size of training, in 16 bits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from predictor.timing import PLAIN_OPS
+
+LICENCE = "own"
+
+SOURCE = "own-gpus"
+
+PROFILES = {
+    "h100-sxm": "H100-SXM5-80GB",
+    "h100-sxm-2": "H100-SXM5-80GB",
+    "h200-sxm": "H200-SXM-141GB",
+    "h200-sxm-2": "H200-SXM-141GB",
+}
+"""Folders of profiles, and what the catalog calls their GPU."""
+
+LEAST = 4e6
+"""Traffic of a kernel of training at least [bytes]."""
+
+
+def plain(measurements: Path) -> pd.DataFrame:
+    """`kernels.parquet` of every profile, of which no two rows that measure the same differ."""
+    parts = []
+    for folder, accelerator in PROFILES.items():
+        table = pd.read_parquet(measurements / folder / "kernels.parquet")
+        table = table[table["op"].isin(PLAIN_OPS) & (table["mode"] == "eager")]
+        table = table[table["dtype"].isin(["bf16", "fp16"]) & (table["message_bytes"] >= LEAST)]
+        parts.append(table.assign(accelerator=accelerator, source=SOURCE, framework=""))
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,217 @@
+"""Training steps and serving passes of models of real size on one GPU, beside what the shipped
+calibration says of them: a check, to which nothing is fitted.
+
+    python tools/real_models.py measure --out FOLDER [--device auto] [--seconds 150]
+    python tools/real_models.py compare FOLDER=ACCELERATOR ...
+
+Plain loops in bf16 (weights, gradients and moments too) over random tokens, and those of
+HuggingFace's transformers where that is installed; each for two seconds, with its power where the
+device tells it. `compare` runs anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from predictor import catalog
+from predictor.models import Model
+
+LASTING = 2.0
+"""How long each step is repeated [s]."""
+
+MIXTURE = Model(
+    name="small-mixture",
+    layers=8,
+    hidden=2048,
+    heads=16,
+    kv_heads=4,
+    head_dim=128,
+    ffn_hidden=4096,
+    vocab=32000,
+    num_experts=8,
+    top_k=2,
+    expert_ffn_hidden=4096,
+)
+
+STEPS = (
+    ("llama3.2-1b", 4, 2048, "single", "none"),
+    ("gpt2-774m", 8, 1024, "single", "none"),
+    ("llama3.2-1b", 4, 2048, "transformers", "none"),
+    ("llama3.2-1b", 1, 8192, "single", "none"),
+    ("llama3.2-1b", 16, 512, "single", "none"),
+    ("gpt3-1.3b", 4, 2048, "single", "none"),
+    ("llama3.2-1b", 8, 2048, "single", "full"),
+    ("gpt2-774m", 8, 1024, "transformers", "none"),
+    ("llama3.2-3b", 1, 4096, "single", "none"),
+    ("small-mixture", 4, 2048, "single", "none"),
+    ("llama3.2-1b", 8, 2048, "transformers", "full"),
+    ("gpt2-355m", 4, 512, "single", "none"),
+    ("llama3.2-3b", 2, 4096, "single", "full"),
+    ("gpt2-1.5b", 4, 1024, "single", "none"),
+)
+"""Model, sequences, their length, whose code, recomputation; the most telling first."""
+
+PASSES = (
+    ("llama3.2-1b", ((1, 512), (8, 1024), (64, 1024), (1, 8192))),
+    ("llama3-8b", ((1, 1024), (16, 1024), (64, 1024), (8, 8192))),
+)
+"""Model, and (sequences, tokens before) of a prompt and of decoding passes."""
+
+
+def named(name: str) -> Model:
+    """A model of the catalog, or the mixture."""
+    return MIXTURE if name == MIXTURE.name else catalog.model(name)
+
+
+def steps(device: Any, until: float) -> Iterator[dict[str, Any]]:
+    """Time the steps while there is time; those that do not fit its memory are left out."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    from profiler import huggingface, step
+    from profiler.sensors import sensor, sustained
+    from profiler.timing import Sample
+
+    told = sensor(device)
+    for name, sequences, length, whose, recompute in STEPS:
+        if time.perf_counter() > until:
+            return
+        check = step.Check(named(name), length, sequences, "bf16")
+        try:
+            if whose == "transformers":
+                module: Any = huggingface.causal(check.model, length, "bf16", device)
+                if recompute == "full":
+                    module.model.gradient_checkpointing_enable({"use_reentrant": False})
+            else:
+                module = step.module_of(check, device)
+                if recompute == "full":
+                    for block in module.blocks:
+                        plain = block.forward
+                        block.forward = lambda x, f=plain: checkpoint(f, x, use_reentrant=False)
+            once = step.step_of(check, device, module)
+            once()
+            device.synchronize()
+            if device.on_gpu:
+                torch.cuda.reset_peak_memory_stats()
+            found: dict[str, float] = {}
+            if told is not None:
+                found = sustained(once, device, told, LASTING)
+            samples = (
+                [Sample(found["call_s"], 0.0)] if found else step.time_step(once, device, LASTING)
+            )
+            kind = step.Layout(whose)
+            row = step.row(check, samples, device, kind) | {"recompute": recompute} | found
+            row["point_id"] += f"_{recompute}"
+            if device.on_gpu:
+                row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+                row["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
+            yield row
+        except torch.OutOfMemoryError:
+            print("does not fit:", name, sequences, length, flush=True)
+        module = once = None
+        if device.on_gpu:
+            torch.cuda.empty_cache()
+
+
+def passes(device: Any, until: float) -> Iterator[dict[str, Any]]:
+    """Time prompts, and decoding passes launched one by one and as a captured graph."""
+    import torch
+
+    from profiler import serving, step
+    from profiler.timing import timed
+
+    with torch.no_grad():
+        for name, shapes in PASSES:
+            longest = max(length for _, length in shapes) + 64
+            check = step.Check(named(name), longest, 1, "bf16")
+            module = step.module_of(check, device).eval()
+            for sequences, length in shapes:
+                if time.perf_counter() > until:
+                    return
+                caches: list[Any] = []
+                if device.on_gpu:
+                    torch.cuda.empty_cache()
+                caches += serving.empty_cache(check.model, sequences, length + 1, check, device)
+                shape = (sequences, length)
+                prompt = torch.randint(check.model.vocab, shape, device=device.torch)
+                new = prompt[:, :1].contiguous()
+
+                later = partial(module.serve, new, caches, length)
+                calls = {"ttft_ms": partial(module.serve, prompt, caches, 0), "tpot_ms": later}
+                for metric, call in calls.items():
+                    call()
+                    samples = [timed(call, device) for _ in range(9)]
+                    row = serving.row(check, device, sequences, length, metric, samples)
+                    yield row | {"execution": "eager"}
+                if device.on_gpu:
+                    side = torch.cuda.Stream()
+                    with torch.cuda.stream(side):
+                        later()
+                    device.synchronize()
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph):
+                        later()
+                    graph.replay()
+                    samples = [timed(graph.replay, device) for _ in range(15)]
+                    row = serving.row(check, device, sequences, length, "tpot_ms", samples)
+                    yield row | {"execution": "graphs", "point_id": row["point_id"] + "_graph"}
+                    graph = None
+            module = None
+
+
+def measure(out: Path, spec: str, seconds: float) -> None:
+    """Write `steps.csv` and `passes.csv` as they come."""
+    from profiler.device import find
+
+    device = find(spec)
+    out.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    for what, share, name in ((steps, 0.65, "steps"), (passes, 1.0, "passes")):
+        rows = []
+        for row in what(device, begin + share * seconds):
+            rows.append(row)
+            print(f"{time.perf_counter() - begin:6.1f}", row["point_id"], f"{row['value']:.5g}",
+                  flush=True)  # fmt: skip
+            pd.DataFrame(rows).to_csv(out / f"real_{name}.csv", index=False)
+
+
+def compare(folder: Path, accelerator: str) -> None:
+    """Print measured step times [s], predicted over measured ones, and whether they lie inside."""
+    from predictor.catalog import load
+    from reckon.verbs.validating import validate
+
+    table = pd.read_csv(folder / "real_steps.csv").assign(accelerator=accelerator)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "steps.csv"
+        table.to_csv(path, index=False)
+        points = validate(path, load("default"))["points"]
+    for point in points:
+        ratio = point["predicted"] / point["published"]
+        inside = "inside" if point["low"] <= point["published"] <= point["high"] else ""
+        print(f"{point['point_id']:75s} {point['published']:8.4f} {ratio:6.2f} {inside}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("measure")
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--device", default="auto")
+    one.add_argument("--seconds", type=float, default=150.0)
+    two = verbs.add_parser("compare")
+    two.add_argument("folders", nargs="+")
+    asked = parser.parse_args()
+    if asked.verb == "measure":
+        measure(asked.out, asked.device, asked.seconds)
+    else:
+        for pair in asked.folders:
+            where, _, name = pair.partition("=")
+            compare(Path(where), name)

@@ -127,6 +127,12 @@ SOURCES: list[dict[str, Any]] = [
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,
     },
+    {
+        "files": "data/measurements/h100-sxm, h100-sxm-2, h200-sxm, h200-sxm-2: norms, losses, "
+        "embeddings and elementwise kernels of plain PyTorch",
+        "origin": "reckon profile, 2026-11-26 and 27",
+        "licence": own_gpus.LICENCE,
+    },
 ]
 
 

@@ -12,6 +12,7 @@ device tells it. `compare` runs anywhere.
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
 import time
 from collections.abc import Iterator
@@ -117,6 +118,7 @@ def steps(device: Any, until: float) -> Iterator[dict[str, Any]]:
         except torch.OutOfMemoryError:
             print("does not fit:", name, sequences, length, flush=True)
         module = once = None
+        gc.collect()  # what was checkpointed holds itself
         if device.on_gpu:
             torch.cuda.empty_cache()
 

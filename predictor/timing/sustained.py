@@ -63,10 +63,11 @@ def beside_each_other(
 
     The cap holds for the mean over milliseconds, not for each kernel: the clock is the one that
     lets the operators of a module (a layer, the head) stay below it together, forward and backward
-    each, and products among kernels that wait for memory run nearly as fast as in bursts. A Llama of 1.2 B parameters trains
-    on an H100 at 684 W of 700; its products reach 0.97 to 1.02 of what bursts do, one large product
-    over and over 0.85 (`data/measurements/h100-sxm-2`). What waits for memory counts as drawing
-    nothing: at its 510 W of 700 the products of that step would be 8 % slower than bursts.
+    each, and products among kernels that wait for memory run nearly as fast as in bursts. A Llama
+    of 1.2 B parameters trains on an H100 at 684 W of 700; its products reach 0.97 to 1.02 of what
+    bursts do, one large product over and over 0.85 (`data/measurements/h100-sxm-2`). What waits for
+    memory counts as drawing nothing: at its 510 W of 700 the products of that step would be 8 %
+    slower than bursts.
 
     time   of one execution, in a short burst
     """

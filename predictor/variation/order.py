@@ -72,10 +72,9 @@ def normal_tail(x: Numeric) -> Array:
         bottom = bottom * z + b
     tail = density * top / bottom
     if np.any(z >= 7.07106781186547):
-        far = np.maximum(z, 1.0)
-        fraction = far + 0.65
+        fraction = z + 0.65
         for n in (4.0, 3.0, 2.0, 1.0):
-            fraction = far + n / fraction
+            fraction = z + n / fraction
         tail = np.where(z < 7.07106781186547, tail, density / (fraction * 2.506628274631))
     return np.asarray(np.where(np.asarray(x) > 0, tail, 1.0 - tail))
 

@@ -7,7 +7,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog.entries import to_mapping
 from predictor.catalog.machine_names import instances
-from predictor.errors import InputError
+from predictor.errors import InputError, nearest
 
 MODELS = {
     "meta-llama/Llama-3.1-70B-Instruct": ("llama3.1-70b", ""),
@@ -92,6 +92,12 @@ def test_what_nothing_is_called_is_an_error_that_names_the_nearest() -> None:
     assert catalog.read_model_name("org/some-other-13b") is None
     with pytest.raises(InputError, match="did you mean 'llama3-70b'"):
         catalog.model("llama-70b")
+
+
+def test_what_begins_with_a_word_is_near_where_nothing_else_does() -> None:
+    assert nearest("qw", ["qwen-of-a-long-name", "llama"]) == "qwen-of-a-long-name"
+    assert nearest("qw", ["qwen-of-a-long-name", "qwen-of-another-name"]) is None
+    assert nearest("", ["qwen-of-a-long-name"]) is None
 
 
 MACHINES = {

@@ -17,7 +17,15 @@ from predictor.timing.calibration import RunParameters
 from predictor.training.decomposition import parts
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.faults import _stages
-from predictor.training.ledger import _beside, _inside, _waiting, booked, shown_and_hidden
+from predictor.training.ledger import (
+    _beside,
+    _inside,
+    _waiting,
+    booked,
+    shown_and_hidden,
+    wire_time,
+)
+from predictor.training.prediction import predict
 from predictor.training.software import Environment
 from predictor.variation.meeting import late
 from predictor.work import PASSES
@@ -183,3 +191,44 @@ def test_a_mixtures_blocks_take_their_kernels_and_what_shows_of_their_exchanges(
     assert np.all(book.routed < np.sum(list(book.terms.values()), axis=0))
     # All kernels and all that shows is in the families once.
     assert sum(book.families.values()).tolist() == pytest.approx(sum(book.terms.values()).tolist())
+
+
+def test_networks_of_more_than_two_nodes_take_longer_by_their_doublings() -> None:
+    """Of 1, 2, 3, 4 and 16 nodes: none, none, log2 1.5, one and three, of a tenth each."""
+    domains = np.array([1.0, 2.0, 3.0, 4.0, 16.0])
+    one = replace(exchange(1.0, 1.0), time=np.ones(5), domains=domains)
+    found = wire_time(one, Environment(nodes=1.1))
+    assert found.tolist() == pytest.approx([1.0, 1.0, 1.1 ** np.log2(1.5), 1.1, 1.1**3])
+
+
+def test_what_is_computed_again_hides_what_runs_beside_the_backward_pass() -> None:
+    """Full recomputation adds a forward pass of the layers to what hides there, and no less."""
+    cluster, run = catalog.system("dgx-h100"), RunParameters(overlap={})
+    made = TrainingPlan(tp=1.0, pp=1.0, dp=1.0, micro_batch=1.0, global_batch=1.0, seq_len=1024.0)
+    again = replace(made, recompute="full")
+    plain, full = (
+        booked(parts(dense(layers=4), cluster, one, load("none"))[0], run, Environment()).windows()
+        for one in (made, again)
+    )
+    added = np.sum(full["backward"] - plain["backward"])
+    assert 0.5 * np.sum(plain["forward"]) < added <= np.sum(plain["forward"])
+
+
+def test_doubt_about_the_links_of_a_pipeline_is_doubt_about_its_step() -> None:
+    """Over a slow network, where what a stage hands on shows."""
+    known = load("kernels-only")
+    far = catalog.system("dgx-h100")
+    tiers = tuple(replace(tier, bandwidth=tier.bandwidth / 200.0) for tier in far.tiers)
+    cluster = replace(far, tiers=tiers, accelerators_per_node=1)
+    made = TrainingPlan(
+        tp=1.0, pp=4.0, dp=1.0, micro_batch=1.0, global_batch=8.0, seq_len=1024.0,
+    )  # fmt: skip
+    links = {
+        key: replace(link, sigma=1.0) if key[0] == "p2p" else link
+        for key, link in known.links.items()
+    }
+    sure, unsure = (
+        predict(dense(layers=4), cluster, made, one).sigma
+        for one in (known, replace(known, links=links))
+    )
+    assert float(unsure) > float(sure)

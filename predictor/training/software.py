@@ -82,7 +82,7 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
 def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
     """What the software of a plan adds on a cluster. Levels of frameworks are those of published
     runs on many accelerators, which say nothing of a host, of a plain loop on one rank (steps of
-    eight models of 0.8 to 3 B parameters on an H100 and an H200 take 0.95 to 1.08 of what their
+    five models of 0.8 to 3 B parameters on an H100 and an H200 take 0.95 to 1.05 of what their
     kernels do: `data/measurements`), nor of one where what its host takes to launch an operator was
     measured on the machine itself."""
     accelerator = cluster.accelerator

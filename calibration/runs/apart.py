@@ -89,8 +89,7 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     """The environment of every run, as arrays."""
     requests = [point.request for point in runs.points]
     hosts = [request.cluster.accelerator.is_host for request in requests]
-    lone = [request.plan.lone for request in requests]
-    keys = list(zip(runs.framework.tolist(), runs.era.tolist(), hosts, lone, strict=True))
+    keys = list(zip(runs.framework.tolist(), runs.era.tolist(), hosts, strict=True))
     first = dict(zip(reversed(keys), reversed(requests), strict=True))
     known = {key: environment_of(one.cluster, one.plan, run) for key, one in first.items()}
 

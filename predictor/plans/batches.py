@@ -49,8 +49,7 @@ def batches(requests: Sequence[Request[P]], most: int | None = None) -> Iterator
     most   requests of a batch; None: any number
 
     Requests are together where their models are the same in every dimension, their clusters in
-    every number of every accelerator and tier, and their plans in every category, and in whether
-    they train on one accelerator, which has no level of published runs (`environment_of`).
+    every number of every accelerator and tier, and their plans in every category.
     """
     groups: dict[Hashable, list[int]] = {}
     known: dict[int, Hashable] = {}
@@ -58,8 +57,7 @@ def batches(requests: Sequence[Request[P]], most: int | None = None) -> Iterator
         cluster = request.cluster
         if id(cluster) not in known:
             known[id(cluster)] = identity(cluster)
-        lone = getattr(request.plan, "lone", False)
-        key = request.model, known[id(cluster)], kind(request.plan), lone
+        key = request.model, known[id(cluster)], kind(request.plan)
         groups.setdefault(key, []).append(position)
     for found in groups.values():
         size = most or len(found)

@@ -225,11 +225,6 @@ class TrainingPlan:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
-    def lone(self) -> bool:
-        """Whether all plans of a batch are of one accelerator."""
-        return bool(np.all(np.asarray(self.gpus) <= 1))
-
-    @property
     def exchanges(self) -> Numeric:
         """How often replicas exchange gradients in a step, and sharded weights, if there are any:
         once, or with every micro-batch. Pipelines that keep gathered weights add gradients up and

@@ -110,3 +110,19 @@ def test_a_search_ranks_plans_by_what_is_predicted_of_each_alone() -> None:
         for at in np.flatnonzero((orders == order) & (found.column("pp") > 1))[::400]:
             alone = predict(found.model, found.cluster, found.plan(int(at)), found.calibration)
             assert found.step_time[at] == pytest.approx(float(alone.step_time), rel=1e-9)
+
+
+def test_plans_of_one_rank_and_of_many_are_predicted_alike_in_a_search() -> None:
+    """A plain loop, whose level must not depend on what else is searched."""
+    found = search_train(
+        catalog.model("gpt2-774m"),
+        catalog.system("dgx-h100"),
+        {
+            "gpus": [1, 2, 8], "global_batch": 16, "seq_len": 1024, "micro_batch": 2,
+            "framework": "pytorch",
+        },
+        load("default"),
+    )  # fmt: skip
+    for at in range(0, len(found.step_time), 200):
+        alone = predict(found.model, found.cluster, found.plan(at), found.calibration)
+        assert found.step_time[at] == pytest.approx(float(alone.step_time), rel=1e-9)

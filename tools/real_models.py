@@ -170,7 +170,7 @@ def passes(device: Any, until: float) -> Iterator[dict[str, Any]]:
 
 
 def measure(out: Path, spec: str, seconds: float) -> None:
-    """Write `steps.csv` and `passes.csv` as they come."""
+    """Write `real_steps.csv` and `real_passes.csv`, whole, as their rows come."""
     from profiler.device import find
 
     device = find(spec)
@@ -182,7 +182,9 @@ def measure(out: Path, spec: str, seconds: float) -> None:
             rows.append(row)
             print(f"{time.perf_counter() - begin:6.1f}", row["point_id"], f"{row['value']:.5g}",
                   flush=True)  # fmt: skip
-            pd.DataFrame(rows).to_csv(out / f"real_{name}.csv", index=False)
+            place = out / f"real_{name}.csv"
+            pd.DataFrame(rows).to_csv(place.with_suffix(".part"), index=False)
+            place.with_suffix(".part").replace(place)
 
 
 def compare(folder: Path, accelerator: str) -> None:

@@ -27,21 +27,24 @@ def throttled(
     if throttle is None:
         return time
     share = flop / np.maximum(time, 1e-12) / peak
-    start = throttle.start * np.where(np.isnan(watts), 1.0, watts / throttle.watts)
-    excess = np.log(np.maximum(share / start, 1.0))
+    excess = np.log(np.maximum(share / _start(throttle, watts), 1.0))
     return np.asarray(time * np.exp(throttle.gamma * excess / (1.0 + time / throttle.fade)))
 
 
+def _start(throttle: Throttle, watts: Numeric) -> Numeric:
+    """Share of the peak from which on the cap binds; watts as in `throttled`."""
+    return throttle.start * np.where(np.isnan(watts), 1.0, watts / throttle.watts)
+
+
 def _cap(accelerator: Accelerator, calibration: Calibration) -> tuple[Throttle, Numeric] | None:
-    """The throttle of an accelerator's architecture, or of the one that it revises, and the share
-    of its peak from which on the cap binds, over watts of its own; None where nobody timed it."""
+    """The throttle of an accelerator's architecture, or of the one that it revises, and its own
+    watts per FLOP/s of 16-bit peak; None where nobody timed it."""
     known, own = calibration.throttles, accelerator.architecture
     throttle = known.get(own, known.get(own.removesuffix("-ultra")))
     if throttle is None:
         return None
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
-    watts = accelerator.power / half
-    return throttle, throttle.start * np.where(np.isnan(watts), 1.0, watts / throttle.watts)
+    return throttle, accelerator.power / half
 
 
 def sustained_time(
@@ -51,9 +54,9 @@ def sustained_time(
     cap = _cap(accelerator, calibration)
     if cap is None:
         return busy
+    throttle, watts = cap
     peak = shapes.flop / np.maximum(found.compute, 1e-30)
-    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
-    return throttled(cap[0], busy, shapes.flop, peak, accelerator.power / half)
+    return throttled(throttle, busy, shapes.flop, peak, watts)
 
 
 def beside_each_other(
@@ -74,7 +77,7 @@ def beside_each_other(
     cap = _cap(accelerator, calibration)
     if cap is None:
         return time
-    throttle, start = cap
+    throttle, start = cap[0], _start(*cap)
     found = time.copy()
     near: dict[tuple[str, str], list[int]] = {}
     for index, one in enumerate(operators):

@@ -383,7 +383,7 @@ class EngineRun:
     def passes(self, pace: float = 0.0) -> int:
         """Passes that only decode, up to the next event; 0: one request had to give way.
 
-        pace   time of the first of them [s]; 0: what it takes by itself
+        pace   time that each of them takes at least [s]
         """
         many, until = len(self.live), self.until
         leap = self.ending[0][0] - self.step
@@ -398,8 +398,16 @@ class EngineRun:
             leap = 1
         seeks = self.watched or self.polling > 1 or many + len(self.waiting) < self.most
         if leap > 1 and until < math.inf and seeks:
-            pace = pace or self.decode.at(many, self.cached / many)
-            leap = max(min(leap, int((until - self.now) / pace) + 1), 1)
+            leap = self._before(until, leap, pace)
+        return leap
+
+    def _before(self, until: float, most: int, least: float) -> int:
+        """Passes that begin before a time, at most so many, each of which takes so long at least:
+        as they get longer, fewer do."""
+        many, left, leap = len(self.live), until - self.now, 0
+        for _ in range(2):  # at the first one's pace, then at that of the middle one
+            pace = max(self.decode.at(many, self.cached / many + 0.5 * leap), least)
+            leap = max(min(int(left / pace) + 1, most), 1)
         return leap
 
     def leapt(self, leap: int, each: float) -> None:

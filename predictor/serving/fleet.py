@@ -68,11 +68,12 @@ class Replica(EngineRun):
 
     due      heap of requests whose prefix or adapter is being loaded: time, request
     horizon  when the router sends the next request [s]
+    soon     no request of it ends before [s]; inf: it has none
     ready    when it takes the first one [s]; `stopped`: when it took the last; inf: not yet
     """
 
-    __slots__ = ("due", "fleet", "horizon", "live_adapters", "ready", "resident", "stopped",
-                 "store", "work")  # fmt: skip
+    __slots__ = ("due", "fleet", "horizon", "live_adapters", "ready", "resident", "soon",
+                 "stopped", "store", "work")  # fmt: skip
 
     def __init__(self, table: PassTable, fleet: _Running, ready: float) -> None:
         work = fleet.work
@@ -80,7 +81,7 @@ class Replica(EngineRun):
         self.came, self.first, self.last = fleet.came, fleet.first, fleet.last
         self.fleet, self.work, self.ready, self.stopped = fleet, work, ready, math.inf
         self.due: list[tuple[float, int]] = []
-        self.horizon, self.now, self.watched = math.inf, ready, True
+        self.horizon, self.soon, self.now, self.watched = math.inf, math.inf, ready, True
         self.store = Prefixes(fleet.around.tiers)
         self.resident: OrderedDict[int, float] = OrderedDict()
         self.live_adapters: Counter[int] = Counter()
@@ -89,6 +90,26 @@ class Replica(EngineRun):
     def inside(self) -> int:
         """Requests that it has."""
         return len(self.live) + len(self.reading) + len(self.waiting) + len(self.due)
+
+    def _earliest(self) -> float:
+        """No request of it ends before [s]: those that decode need so many passes, those that are
+        to be read all of theirs, and no pass takes less than the next one would by itself."""
+        many = len(self.live)
+        if not many:
+            if self.reading or self.waiting:
+                return self.now
+            return self.due[0][0] if self.due else math.inf
+        left = self.ending[0][0] - self.step
+        later = (*(one for one, _, _ in self.reading), *self.waiting, *(one for _, one in self.due))
+        for one in later:
+            left = min(left, int(self.wanted[one]) - self.done[one])
+        return self.now + left * self.decode.at(many, self.cached / many)
+
+    def advance(self) -> None:
+        """Up to the end of the next pass, or the next event."""
+        super().advance()
+        if self.fleet.follows:
+            self.soon = self._earliest()
 
     def receive(self, time: float, one: int) -> None:
         """A request comes: what it needs beside its own tokens is loaded, if it is not here."""
@@ -99,6 +120,8 @@ class Replica(EngineRun):
             heapq.heappush(self.due, (max(time, self.ready) + load, one))
         else:
             self.waiting.append(one)
+        if self.fleet.follows:
+            self.soon = self._earliest()
 
     def _prefix(self, one: int) -> float:
         if not self.fleet.around.prefixes:
@@ -189,8 +212,13 @@ CHOICES: dict[str, Callable[[list[Replica], int, int], Replica]] = {
 """Which of the replicas that are ready gets a request."""
 
 
+NEXT = -1
+"""Instead of a request: the first one of the next session."""
+
+
 class _Running:
-    """A fleet at work: requests that are to come, and its replicas."""
+    """A fleet at work: requests that are to come, some of which follow an answer, and its
+    replicas."""
 
     def __init__(
         self, table: PassTable, work: Workload, around: FleetSettings, clients: int
@@ -201,6 +229,7 @@ class _Running:
         self.have = [0.0] * work.count
         self.coming: list[tuple[float, int]] = []
         self.closed, self.begun = work.arrival is None, 0
+        self.sessions = iter(work.begins)
         if work.arrival is not None:
             self.coming = list(zip(work.arrival.tolist(), work.begins, strict=True))
             self.begun = len(work.begins)
@@ -208,14 +237,15 @@ class _Running:
             self.begin(0.0)
         heapq.heapify(self.coming)
         self.left, self.turn = work.count, 0
+        self.follows = self.closed or any(one >= 0 for one in work.next)
         self.replicas = [Replica(table, self, 0.0) for _ in range(around.replicas)]
         self.stopped: list[Replica] = []
         self.most = around.replicas
 
     def begin(self, time: float) -> None:
-        """A client starts its next session."""
+        """A client starts the next session: of those that start later, who does so first."""
         if self.begun < len(self.work.begins):
-            heapq.heappush(self.coming, (time, self.work.begins[self.begun]))
+            heapq.heappush(self.coming, (time, NEXT))
             self.begun += 1
 
     def ended(self, time: float, following: int) -> None:
@@ -234,13 +264,21 @@ class _Running:
                     if one.inside and one.now < horizon]  # fmt: skip
             if busy:
                 behind = min(busy, key=lambda one: one.now)
-                behind.horizon = horizon
+                behind.horizon = min(horizon, self.answered(behind))
                 behind.advance()
             else:
                 self.send(*heapq.heappop(self.coming))
 
+    def answered(self, apart: Replica) -> float:
+        """Before when no request comes that waits for an answer of another replica [s]."""
+        if not self.follows:
+            return math.inf
+        others = [one.soon for one in (*self.replicas, *self.stopped) if one is not apart]
+        return min(others, default=math.inf) + self.around.think
+
     def send(self, time: float, one: int) -> None:
         """Route a request; start or stop replicas."""
+        one = next(self.sessions) if one == NEXT else one
         self.came[one] = time
         self._scale(time)
         ready = [replica for replica in self.replicas if replica.ready <= time]

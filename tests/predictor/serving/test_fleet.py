@@ -272,3 +272,30 @@ def test_goodput_is_the_share_that_meets_both():
     assert found.attained(ttft=2.5) == 0.5
     assert found.attained(ttft=2.5, tpot=2.0) == 0.25
     assert found.after(2).ttft.tolist() == [3.0, 4.0]
+
+
+def test_an_answer_of_one_replica_reaches_the_others_when_it_is_given():
+    """Two clients, two replicas: that of the short answers serves all of them while the other
+    makes its long one."""
+    asked = sessions(np.full(4, 100.0), np.array([31.0, 11.0, 11.0, 11.0]), None)
+    around = FleetSettings(replicas=2, most=2, router="least-loaded")
+    found = serve_fleet(table(), asked, around, clients=2).served
+    assert found.arrival.tolist() == pytest.approx([0.0, 0.0, 11.0, 22.0])
+    assert found.last.tolist() == pytest.approx([31.0, 11.0, 22.0, 33.0])
+
+
+@pytest.mark.parametrize("router", list(CHOICES))
+def test_leaps_of_replicas_are_their_passes_one_by_one(
+    router: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever answers first decides where the next request goes."""
+    given, made = spread_lengths(300.0, 40, 0.7, 1), spread_lengths(60.0, 40, 0.9, 2)
+    slower = replace(table(), decode=[[1.0, 1e3], [1.7, 64e3]])  # all caches are read
+    around = FleetSettings(replicas=3, most=3, router=router, think=0.37)
+    work = sessions(given, made, None)
+    leaping = serve_fleet(slower, work, around, clients=7).served
+    passes = Replica.passes
+    monkeypatch.setattr(Replica, "passes", lambda own: min(passes(own), 1))
+    stepping = serve_fleet(slower, work, around, clients=7).served
+    for name in ("arrival", "first", "last"):
+        assert getattr(leaping, name) == pytest.approx(getattr(stepping, name), rel=1e-5)

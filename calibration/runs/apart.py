@@ -34,12 +34,14 @@ class Runs:
 
     measured   log of the measured time
     one_layer  1 where one layer was timed, not a step
+    lone       whether it is of one rank
     """
 
     points: tuple[Point, ...]
     parts: Parts
     measured: Array
     one_layer: Mask
+    lone: Mask
     source: npt.NDArray[np.str_]
     framework: npt.NDArray[np.str_]
     era: npt.NDArray[np.str_]
@@ -52,7 +54,7 @@ class Runs:
             take(self.parts, at),
             *(
                 getattr(self, name)[at]
-                for name in ("measured", "one_layer", "source", "framework", "era")
+                for name in ("measured", "one_layer", "lone", "source", "framework", "era")
             ),
         )
 
@@ -79,6 +81,7 @@ def take_apart(calibration: Calibration, points: Sequence[Point]) -> Runs:
         parts=stack(made),
         measured=np.log([point.measured for point in kept]),
         one_layer=np.array([point.one_layer for point in kept]),
+        lone=np.array([bool(plan.lone) for plan in plans]),
         source=np.array([point.source for point in kept]),
         framework=np.array([plan.framework for plan in plans]),
         era=np.array([plan.era for plan in plans]),
@@ -89,7 +92,8 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     """The environment of every run, as arrays."""
     requests = [point.request for point in runs.points]
     hosts = [request.cluster.accelerator.is_host for request in requests]
-    keys = list(zip(runs.framework.tolist(), runs.era.tolist(), hosts, strict=True))
+    own = (runs.framework.tolist(), runs.era.tolist(), hosts, runs.lone.tolist())
+    keys = list(zip(*own, strict=True))
     first = dict(zip(reversed(keys), reversed(requests), strict=True))
     known = {key: environment_of(one.cluster, one.plan, run) for key, one in first.items()}
 

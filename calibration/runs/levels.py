@@ -11,7 +11,7 @@ from calibration.runs.apart import Mask, Runs, errors
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.timing import RunParameters
-from predictor.training import ANY
+from predictor.training import ANY, PLAIN
 
 LEVEL_REACH = 0.05
 """Distance of a source from its level beyond which it counts less."""
@@ -75,7 +75,8 @@ def own_levels(runs: Runs, run: RunParameters, masks: Sequence[Mask]) -> Array:
 
 
 def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
-    """Factors of frameworks in general, of families and of frameworks.
+    """Factors of frameworks in general, of families and of frameworks, from runs of several ranks
+    and those of one that have the level of others (`training.environment_of`).
 
     Every source counts once whatever its rows, those with few less; one that ran several
     frameworks is divided among them by its rows.
@@ -86,11 +87,13 @@ def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
     bare = replace(run, factors=keep)
     dated = zip(runs.framework.tolist(), runs.era.tolist(), strict=True)
     named = np.array([own if (own := f"{f}/{era[:4]}") in family_of else f for f, era in dated])
-    pairs = sorted(set(zip(runs.source.tolist(), named.tolist(), strict=True)))
-    masks = [(runs.source == s) & (named == f) for s, f in pairs]
+    counted = np.array([f != PLAIN for f in runs.framework]) | ~runs.lone
+    dated = zip(runs.source[counted].tolist(), named[counted].tolist(), strict=True)
+    pairs = sorted(set(dated))
+    masks = [counted & (runs.source == s) & (named == f) for s, f in pairs]
     value = own_levels(runs, bare, masks)
     count = np.array([mask.sum() for mask in masks], float)
-    size = np.array([(runs.source == s).sum() for s, _ in pairs], float)
+    size = np.array([(counted & (runs.source == s)).sum() for s, _ in pairs], float)
     weight = count / (size + FEW_ROWS)
     framework = np.array([f for _, f in pairs])
     family = np.array([family_of.get(f, ANY) for f in framework])

@@ -225,6 +225,11 @@ class TrainingPlan:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def lone(self) -> npt.NDArray[np.bool_]:
+        """Whether there is one accelerator."""
+        return np.asarray(np.asarray(self.gpus) <= 1)
+
+    @property
     def exchanges(self) -> Numeric:
         """How often replicas exchange gradients in a step, and sharded weights, if there are any:
         once, or with every micro-batch. Pipelines that keep gathered weights add gradients up and

@@ -31,7 +31,7 @@ from predictor.search.ranking import (
     SearchResult,
     Surroundings,
 )
-from predictor.search.space import Block, Space, space_of
+from predictor.search.space import Block, Space, counted, space_of
 from predictor.search.steadiness import Arithmetic
 from predictor.search.surroundings import surroundings
 from predictor.timing import Calibration, Timing
@@ -304,11 +304,11 @@ class _Search:
         for own in self._together(pieces, timed.frames):
             found = self._parts(own, timed)
             run, blocks = self.calibration.run, [self.blocks[number] for number, _ in own]
+            rows = [self.rows[number][part] for number, part in own]
             fixed = blocks[0].fixed
-            using = environment_of(self.cluster, fixed, run)
+            using = environment_of(self.cluster, counted(blocks, rows), run)
             spread = run.spread(self.model.is_moe, fixed.framework, fixed.named)
             step = assemble(found, run, using)
-            rows = [self.rows[number][part] for number, part in own]
             gpus = [asked(block, chosen) for block, chosen in zip(blocks, rows, strict=True)]
             state.add(
                 np.repeat([number for number, _ in own], [len(part) for _, part in own]),

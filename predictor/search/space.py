@@ -31,6 +31,10 @@ APART = ("gpus", PACKED)
 """Columns that are no fields of a plan: they follow from its numbers, or these from them."""
 
 
+RANKS = ("tp", "cp", "ep", "pp", "dp")
+"""Numbers of ranks, of which `training.environment_of` is."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """Plans of one set of categories.
@@ -72,6 +76,21 @@ class Block:
     def plan(self, chosen: Index | slice) -> TrainingPlan:
         """Some of the plans, as a batch."""
         return _batch(self.fixed, _only(self.rows, chosen))
+
+
+def counted(blocks: Sequence[Block], rows: Sequence[Index]) -> TrainingPlan:
+    """Plans of blocks of one pool as one batch, with their numbers of ranks alone."""
+    fixed = blocks[0].fixed
+    numbers: dict[str, Any] = {
+        name: np.concatenate(
+            [
+                np.broadcast_to(block.rows.get(name, getattr(fixed, name)), len(block))[chosen]
+                for block, chosen in zip(blocks, rows, strict=True)
+            ]
+        )
+        for name in RANKS
+    }
+    return replace(fixed, **numbers)
 
 
 def _batch(fixed: TrainingPlan, rows: Columns) -> TrainingPlan:

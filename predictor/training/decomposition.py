@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import arrays
-from predictor.arrays import Array, flat, varying
+from predictor.arrays import Array, Numeric, flat, varying
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -69,6 +69,14 @@ class Parts(Frame, LayerTimes):
         """An array of base shape for every plan of the batch."""
         found = np.asarray(value)
         return found.take(self.index, axis=-1) if self.index.ndim else found
+
+    def gathered(self, value: Numeric) -> Numeric:
+        """What plans with the same layers have alike, in base shape."""
+        if not np.ndim(value) or not self.index.ndim:
+            return value
+        found: Array = np.ones(self.launches["layer"].shape)
+        found[self.index] = value
+        return found
 
 
 def parts(

@@ -20,6 +20,7 @@ from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans import FIT, SCHEDULES, UNNAMED
 from predictor.records import dataclass
+from predictor.training.software import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,6 @@ class Habits:
         found = self.settings.items()
         return [Default(field, value, rule) for field, value in found if value not in KINDS]
 
-
-PLAIN = "pytorch"
-"""A loop in PyTorch without a framework."""
 
 NATIVE = {"Google": "maxtext", "AWS": "neuronx-distributed"}
 """What trains on accelerators that others hardly run on, by their maker: JAX on TPUs, NeuronX on

@@ -58,7 +58,8 @@ def distinct(
     plan: TrainingPlan, others: Sequence[Array] = ()
 ) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     """Plans with distinct layers, and for every plan the index of its own among them: they differ
-    in the fields of layers, or in how far apart the ranks lie that talk inside one.
+    in the fields of layers, in how far apart the ranks lie that talk inside one, or in whether
+    there is another rank at all, which says what software adds (`environment_of`).
 
     others   what else tells plans apart: numbers of their machines (`arrays.varying`)
     """
@@ -68,7 +69,7 @@ def distinct(
     ranks = groups(plan)
     apart = [ranks[name].stride for name in INSIDE]
     # What is one number is the same for all.
-    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *apart, *others]
+    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *apart, plan.lone, *others]
     columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
     first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
     return flat(plan, shape, first), inverse.reshape(shape)

@@ -5,6 +5,7 @@ shows, and what hides behind which computation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -151,6 +152,7 @@ def booked(parts: Parts, run: RunParameters, using: Environment) -> Ledger:
 def _kernels(parts: Parts, run: RunParameters, using: Environment) -> Ledger:
     """The ledger with kernels alone."""
     full = parts.at.count.shape
+    inside = replace(using, factor=parts.gathered(using.factor))
     book = Ledger(
         parts=parts,
         run=run,
@@ -160,7 +162,7 @@ def _kernels(parts: Parts, run: RunParameters, using: Environment) -> Ledger:
         families={},
         sigmas={family: parts.spread(value) for family, value in parts.sigmas.items()},
         stretch={
-            name: stretched(run.factors, name) / alone(using, name)
+            name: stretched(run.factors, name) / alone(inside, name)
             for name in {name for _, _, name in parts.work}
         },
         routed=np.zeros(full),

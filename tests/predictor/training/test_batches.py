@@ -123,6 +123,46 @@ def test_plans_of_one_rank_and_of_many_are_predicted_alike_in_a_search() -> None
         },
         load("default"),
     )  # fmt: skip
-    for at in range(0, len(found.step_time), 200):
+    ranks = found.column("gpus")
+    assert set(ranks) == {1.0, 2.0, 8.0}
+    for gpus in (1.0, 2.0, 8.0):
+        for at in np.flatnonzero(ranks == gpus)[::100]:
+            alone = predict(found.model, found.cluster, found.plan(int(at)), found.calibration)
+            assert found.step_time[at] == pytest.approx(float(alone.step_time), rel=1e-9)
+            assert found.sigma[at] == pytest.approx(float(alone.sigma), rel=1e-9)
+            assert (float(alone.factor) == 1.0) == (gpus == 1.0)
+
+
+def test_a_search_knows_how_ranks_wait_for_each_other() -> None:
+    """How late the latest is depends on how many meet."""
+    known = load("default")
+    run = replace(known.run, jitter={"H100-SXM5-80GB": (0.02, 0.0)})
+    found = search_train(
+        catalog.model("gpt2-774m"),
+        catalog.system("dgx-h100"),
+        {"gpus": 8, "global_batch": 16, "seq_len": 1024, "micro_batch": 2, "pp": 1, "cp": 1},
+        replace(known, run=run),
+    )
+    groups = found.column("tp")
+    assert {1.0, 2.0, 4.0} <= set(groups)
+    for tp in (1.0, 2.0, 4.0):
+        at = int(np.flatnonzero(groups == tp)[0])
         alone = predict(found.model, found.cluster, found.plan(at), found.calibration)
         assert found.step_time[at] == pytest.approx(float(alone.step_time), rel=1e-9)
+
+
+def test_plans_of_one_rank_and_of_many_are_predicted_alike_in_a_batch() -> None:
+    batch = TrainingPlan(
+        tp=np.array([1.0, 1.0, 1.0, 2.0]), pp=1.0, dp=np.array([1.0, 4.0, 1.0, 2.0]),
+        micro_batch=2.0, seq_len=1024.0, global_batch=64.0, framework="pytorch",
+    )  # fmt: skip
+    model, cluster, known = catalog.model("gpt2-774m"), catalog.system("dgx-h100"), load("default")
+    found = predict(model, cluster, batch, known)
+    for at in range(4):
+        alone = predict(model, cluster, take(batch, np.array([at])), known)
+        for name in ("step_time", "layer_time", "sigma"):
+            ours, own = getattr(found, name)[at], getattr(alone, name)[0]
+            assert ours == pytest.approx(float(own), rel=1e-12), name
+        assert found.breakdown["framework"][at] == pytest.approx(
+            float(alone.breakdown["framework"][0]), rel=1e-9, abs=1e-12
+        )

@@ -110,6 +110,8 @@ def steps(device: Any, until: float) -> Iterator[dict[str, Any]]:
             )
             kind = step.Layout(whose)
             row = step.row(check, samples, device, kind) | {"recompute": recompute} | found
+            if whose == "transformers":
+                row["fused_norm"] = 0  # LlamaRMSNorm is written out
             row["point_id"] += f"_{recompute}"
             if device.on_gpu:
                 row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30

@@ -11,7 +11,7 @@ from calibration.runs.apart import Mask, Runs, errors
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.timing import RunParameters
-from predictor.training import ANY, PLAIN
+from predictor.training import ANY, LOOPS
 
 LEVEL_REACH = 0.05
 """Distance of a source from its level beyond which it counts less."""
@@ -87,7 +87,7 @@ def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
     bare = replace(run, factors=keep)
     dated = zip(runs.framework.tolist(), runs.era.tolist(), strict=True)
     named = np.array([own if (own := f"{f}/{era[:4]}") in family_of else f for f, era in dated])
-    counted = np.array([f != PLAIN for f in runs.framework]) | ~runs.lone
+    counted = np.array([f not in LOOPS for f in runs.framework]) | ~runs.lone
     dated = zip(runs.source[counted].tolist(), named[counted].tolist(), strict=True)
     pairs = sorted(set(dated))
     masks = [counted & (runs.source == s) & (named == f) for s, f in pairs]

@@ -54,6 +54,7 @@ from predictor.plans.words import RECIPE_WORDS, RECOMPUTE_WORDS, SHARDING_WORDS
 from predictor.precision import PRECISIONS
 
 PASSES = ("forward", "backward")
+CHAINS = (*PASSES, "host", "memory")
 TOWERS = ("trained", "frozen")
 EASINGS = ("alike", "fits")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")
@@ -452,11 +453,11 @@ _OVERLAP = (
         default=FRAMEWORK,
     ),
     PlanField(
-        "fused", SWITCH, "Elementwise chains are single kernels.", PASSES,
+        "fused", SWITCH, "Elementwise chains are single kernels.", CHAINS,
         reason="gated activation, rotary and norms are fused in today's frameworks",
     ),
     PlanField(
-        "fused_norm", SWITCH, "RMS norms are single kernels where other chains are not.", PASSES,
+        "fused_norm", SWITCH, "RMS norms are single kernels where other chains are not.", CHAINS,
         default=FRAMEWORK,
     ),
     PlanField(

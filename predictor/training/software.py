@@ -29,6 +29,9 @@ ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "ho
 PLAIN = "pytorch"
 """What a loop of PyTorch without a framework is called."""
 
+LOOPS = (PLAIN, "huggingface")
+"""Loops over modules of PyTorch, as they were timed on one rank (`data/measurements`)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Environment:
@@ -81,14 +84,14 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
 
 def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
     """What the software of a plan adds on a cluster. Levels of frameworks are those of published
-    runs on many accelerators, which say nothing of a host, of a plain loop on one rank (steps of
-    five models of 0.8 to 3 B parameters on an H100 and an H200 take 0.95 to 1.05 of what their
-    kernels do: `data/measurements`), nor of one where what its host takes to launch an operator was
+    runs on many accelerators, which say nothing of a host, of a loop on one rank (steps of five
+    models of 0.8 to 3 B parameters on an H100 and an H200 take 0.95 to 1.06 of what their kernels
+    do: `data/measurements`), nor of a plain one where what its host takes to launch an operator was
     measured on the machine itself."""
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
-    if plan.framework == PLAIN and plan.lone.any():
+    if plan.framework in LOOPS and plan.lone.any():
         found = replace(found, factor=np.where(plan.lone, 1.0, found.factor))
     if plan.framework == PLAIN and accelerator.is_queued:
         own = np.asarray(accelerator.dispatch) / (run.host_per_kernel or 1.0)  # 0: none waits

@@ -223,6 +223,7 @@ def streaming(
     count: Numeric = 1.0,
     saved: Numeric = 0.0,
     core: bool = False,
+    kernels: float = 1.0,
 ) -> Operator:
     """A kernel that streams rows x columns elements, reads and writes together
     `bytes_per_element`."""
@@ -240,4 +241,5 @@ def streaming(
         count=count,
         saved=saved,
         core=core,
+        kernels=kernels,
     )

@@ -31,6 +31,11 @@ of the weights adds up along another than the other two, so that Transformer Eng
 and gradients for both in one kernel, which reads once and writes twice (2.5 to 2.14,
 pytorch/module/linear.py and grouped_linear.py: `set_usage(rowwise=True, columnwise=True)`)."""
 
+IN_PARTS = (8.0, 15.0)
+"""Kernels of an RMS norm that nothing fuses, forward and backward: cast, square, mean, sum, root,
+product, cast and weight (Transformers 4.57, models/llama/modeling_llama.py: LlamaRMSNorm), and what
+autograd runs for these."""
+
 MANY_ROWS = 64.0
 """Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
 memory before they multiply it (ggml's cuBLAS path)."""
@@ -110,17 +115,19 @@ class WorkList:
         core: bool = False,
         times: Numeric = 1.0,
         alone: bool = False,
+        kernels: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         """A memory-bound kernel, `times` per block, and its gradient's where the list learns.
 
         streams   bytes per element, read and written together
         backward  variant and bytes per element of the gradient's kernel; None if there is none
         alone     a kernel that nothing is joined with in any software
+        kernels   that it is, and its gradient's
         """
-        parts = [(name, variant, phase, streams, saved)]
+        parts = [(name, variant, phase, streams, saved, kernels[0])]
         if backward and self.learning:
-            parts.append((f"{name}.bwd", backward[0], "backward", backward[1], 0.0))
-        for label, kind, when, moved, kept in parts:
+            parts.append((f"{name}.bwd", backward[0], "backward", backward[1], 0.0, kernels[1]))
+        for label, kind, when, moved, kept, launched in parts:
             self.operators.append(
                 streaming(
                     name=label,
@@ -135,6 +142,7 @@ class WorkList:
                     count=self.share * times,
                     saved=self.kept(kept),
                     core=core,
+                    kernels=launched,
                 )
             )
 
@@ -374,9 +382,11 @@ class WorkList:
         width = self.hidden if width is None else width
         kind, size = self.model.norm, self.size
         forward, backward = (4 if self.software.sums else 2) * size, 3 * size
+        launched, kept = (1.0, 1.0), size
         if kind == "rmsnorm" and not self.software.rms:
             casts = 2 * (size + 4.0) if size < 4 else 0.0
             forward, backward = casts + 5 * 4.0 + 2 * size, casts + 10 * 4.0 + 6 * size
+            launched, kept = IN_PARTS, 4.0 + size  # what is squared, and what the weight scales
         self.stream(
             name,
             "norm",
@@ -385,7 +395,8 @@ class WorkList:
             width,
             forward,
             backward=(f"{kind}_bwd", backward),
-            saved=size * rows * width,
+            saved=kept * rows * width,
+            kernels=launched,
         )
 
     def closing_norm(self, name: str) -> None:

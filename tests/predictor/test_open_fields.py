@@ -138,6 +138,7 @@ FUNCTIONS: dict[str, str] = {
     "variation": "interrupted.group replay.least draw.share packed.cp line_time.vpp",
     "work": """
         _permute.times gemm.batch gemm.count gemm.kernels grouped.count streaming.count
+        streaming.kernels
         prompt_choice.ratio on.share stream.times product.batch product.groups product.times
         linear.groups""",
 }

@@ -120,6 +120,15 @@ def test_tensor_parallelism_costs_its_collectives() -> None:
     assert float(found.layer_time) == pytest.approx(layer), "a layer is kept up by its own, too"
 
 
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_waits_between_stages_are_of_the_links_that_carry_them(factor: float) -> None:
+    """Which no software slows: families are what they are before the framework's factor."""
+    found = step(plan(pp=2.0), using=Environment(factor=factor))
+    waits = float(found.breakdown["pp_communication"])
+    assert waits > 0
+    assert float(found.families["p2p"]) == pytest.approx(waits / factor)
+
+
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero3"])
 def test_gradients_cost_their_collectives(sharding: str) -> None:
     """Of all parameters, where nothing hides."""

@@ -17,7 +17,7 @@ from predictor.errors import InputError
 from predictor.memory import MEMORY_FRACTION, memory
 from predictor.memory.training import allocation
 from predictor.training.completion import TrainingRequest, complete_training
-from predictor.training.dealt import Dealt
+from predictor.training.dealt import Dealt, Share
 from predictor.training.prediction import TrainingPrediction, predict
 from predictor.training.uneven import dealt_step
 from predictor.training.unlike_replicas import by_replica
@@ -306,3 +306,17 @@ def test_all_wait_for_the_replica_that_works_longest(first: bool) -> None:
         assert float(found.step_time) <= dealt.even * (1.0 + 1e-9)
         waited.add(dealt.slowest)
     assert waited == {0, 1}, "so that the law tells one from the other"
+
+
+def test_a_share_is_told_in_gigabytes_and_seconds() -> None:
+    own = Share("a", "b", many=2, layers=3, micro_batches=4, time=5.0, memory=6e9, capacity=7e9,
+                binds="forward", again=0.25)  # fmt: skip
+    told = Dealt(by="replica", shares=(own,), slowest=0, even=8.0).to_dict()
+    assert told["shares"] == [
+        {
+            "system": "a", "accelerator": "b", "many": 2, "layers": 3, "micro_batches": 4,
+            "time_s": 5.0, "memory_gb": 6.0, "capacity_gb": 7.0, "binds": "forward",
+            "recompute_share": 0.25,
+        }
+    ]  # fmt: skip
+    assert (told["even_step_time_s"], told["slowest"]) == (8.0, 0)

@@ -264,15 +264,14 @@ def _met(
     shapes: Shapes,
     accelerator: Accelerator,
     calibration: Calibration,
-    sustained: bool,
     library: str,
 ) -> _Busy:
     """Kernels of few plans: those of one shape are timed once, however many plans have them."""
     numbers = b"".join([getattr(shapes, name).tobytes() for name in (*COLUMNS, "variant")])
     what = shapes.op, shapes.dtype, shapes.variants, numbers
     return calibration.once(
-        (*what, accelerator, sustained, library),
-        lambda: _on(shapes, accelerator, calibration, sustained, library),
+        (*what, accelerator, library),
+        lambda: _on(shapes, accelerator, calibration, False, library),
     )
 
 
@@ -348,8 +347,10 @@ def operator_times(
         runs = library
         if not isinstance(runs, str):
             runs = runs.get(shapes.op, runs[""])
-        timed = _met if alike and math.prod(shape) <= FEW else _on
-        one = timed(shapes, machine, calibration, False, runs)
+        if alike and math.prod(shape) <= FEW:
+            one = _met(shapes, machine, calibration, runs)
+        else:
+            one = _on(shapes, machine, calibration, False, runs)
         rows = (len(indices), *shape)
         time[indices] = (one.latency + one.busy).reshape(rows) + added
         sigma[indices] = one.sigma.reshape(rows)

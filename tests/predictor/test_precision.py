@@ -74,3 +74,8 @@ def test_frozen_weights_take_the_bits_that_are_published() -> None:
     assert FROZEN_BYTES["nf4"] == pytest.approx((4.0 + 0.127) / 8.0, abs=1e-3)
     assert FROZEN_BYTES["fp8"] == FROZEN_BYTES["int8"] == 1.0
     assert FROZEN_BYTES["as multiplied"] == 0.0
+
+
+def test_exllamas_sizes_are_those_that_are_published() -> None:
+    sizes = {name.removeprefix("exl2_") for name in PACKED if name.startswith("exl2_")}
+    assert sizes == {"2.5", "3", "3.5", "4", "4.65", "5", "6", "8"}

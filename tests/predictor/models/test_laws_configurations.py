@@ -13,6 +13,7 @@ from predictor.models import Model
 from predictor.models.counts import LARGEST
 from predictor.models.families import DEFAULTS
 from predictor.models.huggingface import _delta, _experts, _falcon, _granite, from_config
+from predictor.models.listed import windows
 from predictor.models.mixed import marked, mimo_v2, step
 from predictor.models.narrowing import _listed
 from predictor.models.quantization import read_quantization
@@ -235,3 +236,10 @@ def test_what_a_language_model_within_another_leaves_out_is_its_class_s() -> Non
     assert set(gemma) == {*small, "vocab_size"}
     for width, millions in ((2560, 675), (3840, 1012)):
         assert gemma["vocab_size"] * width == pytest.approx(millions * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["cohere2", "cohere2_moe"])
+def test_every_fourth_layer_sees_all_where_no_list_says_which(kind: str) -> None:
+    """Of a mixture without dense layers before it, too."""
+    asked = {"layers": 8, "sliding_window": 16}
+    assert windows(kind, {}, asked, "test") == {"sliding_pattern": "3 local : 1 global"}

@@ -152,6 +152,16 @@ def test_orders_have_every_work_of_a_device_once(name: str, p: int) -> None:
         assert set(found.values()) == {1}
 
 
+@pytest.mark.parametrize("name", [name for name, one in SCHEDULES.items() if one.fold == "line"])
+def test_few_micro_batches_pass_every_stage_once(name: str) -> None:
+    """Fewer than stages, too."""
+    entry, p = SCHEDULES[name], 4
+    directions = ("forward", "backward", "weights") if entry.splits else ("forward", "backward")
+    for m, stage in product((1, 2), range(p)):
+        found = [work for block in entry.order(stage, p, 1, m) for work in block]
+        assert sorted(found) == sorted(product(directions, range(m), [0]))
+
+
 @pytest.mark.parametrize("vpp", [2, 3])
 @pytest.mark.parametrize("p", [2, 4])
 def test_interleaved_orders_have_every_chunk_once(p: int, vpp: int) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from predictor.plans.serving import ServingPlan
-from predictor.serving.events import serve
+from predictor.serving.events import EngineRun, serve
 from predictor.serving.tables import PassTable
 from tests.predictor.serving.bare import BARE
+from tests.predictor.serving.test_laws_serving import served
 
 PLAN = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=1000.0)
 
@@ -76,3 +77,18 @@ def test_two_that_come_one_after_the_other() -> None:
     found = ends(table(scheduling="overlapped"), [0.0, 2.5, 5.0])
     assert found[1:] == pytest.approx([6.0, 9.0])
     assert ends(table(), [0.0, 2.5, 5.0])[1:] == pytest.approx([5.0, 7.0])
+
+
+def test_no_pass_is_made_while_somebody_gives_way() -> None:
+    class Told(EngineRun):
+        __slots__ = ()
+
+        def passes(self, pace: float = 0.0) -> int:
+            before = self.preempted
+            found = super().passes(pace)
+            assert (found == 0) == (self.preempted > before)
+            return found
+
+    engine = Told(served(pool=220.0), [100.0, 100.0], [15.0, 15.0], None, 2)
+    engine.run()
+    assert engine.preempted == 1

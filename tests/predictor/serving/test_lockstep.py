@@ -21,6 +21,7 @@ from predictor.serving import (
     serve,
     unchecked,
 )
+from predictor.serving.events import EngineRun
 from predictor.serving.lockstep import serve_together
 from predictor.serving.tables import PassTable
 
@@ -151,3 +152,16 @@ def test_many_replicas_share_the_requests_that_are_asked_for() -> None:
     assert followed(MODEL, replace(plan, replica_passes="apart"), 2000) == 2000
     assert followed(MODEL, plan, 2000, clients=400) == 1600
     assert followed(MODEL, plan, 2000, clients=4000) == 2000
+
+
+def test_leaps_are_passes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that has nobody is there when its next request comes."""
+    own = replace(table(), meeting=3)
+    given, made = lengths(12)
+    came = np.cumsum(np.random.default_rng(5).exponential(0.9, 12))
+    leaping = serve_together(own, given, made, came)
+    passes = EngineRun.passes
+    monkeypatch.setattr(EngineRun, "passes", lambda one, pace=0.0: min(passes(one, pace), 1))
+    stepping = serve_together(own, given, made, came)
+    for name in NAMES:
+        np.testing.assert_allclose(getattr(leaping, name), getattr(stepping, name), rtol=1e-6)

@@ -25,6 +25,10 @@ def test_the_normal_is_scipys_into_the_far_tail() -> None:
     assert normal_cdf(x) == pytest.approx(stats.norm.cdf(x), rel=1e-12)
     tails = np.array([1e-250, 1e-100, 1e-15, 1e-8, 0.01, 0.4, 0.5, 0.9, 1 - 1e-9])
     assert normal_quantile(tails) == pytest.approx(stats.norm.isf(tails), rel=1e-9, abs=1e-12)
+    # What is certain, and what never is, as far out as numbers tell.
+    least, most = normal_quantile(np.array([1.0, 0.0]))
+    assert -9.0 < least < -8.0
+    assert 37.0 < most < 38.0
 
 
 def test_tabulated_maxima_of_normals() -> None:

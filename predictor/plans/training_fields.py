@@ -53,8 +53,7 @@ from predictor.plans.training import (
 from predictor.plans.words import RECIPE_WORDS, RECOMPUTE_WORDS, SHARDING_WORDS
 from predictor.precision import PRECISIONS
 
-PASSES = ("forward", "backward")
-CHAINS = (*PASSES, "host", "memory")
+PASSES, CHAINS = ("forward", "backward"), ("forward", "backward", "host", "memory")
 TOWERS = ("trained", "frozen")
 EASINGS = ("alike", "fits")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")

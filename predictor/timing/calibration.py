@@ -49,6 +49,11 @@ LATENCY_TREND = 0.09
 """Fall of the log latency of an empty kernel per year: 2.5 us on A100 (2020), 1.65 on B200 (2024),
 from CUDA graphs of the shared tables."""
 
+UNLIKE = math.log(2.0)
+"""Difference of the log of arithmetic over bandwidth from which on products of features that were
+fitted to few accelerators run away on another: of MI308X's 80 processors alone, they had MI300X's
+304 read 235 MB of weights at half of the pace from 8 rows on, and at all of it again from 9."""
+
 POINTS_PER_FEATURE, SPARSE = 40, 0.3
 """Points per feature below which a pooled model is one voice among its relatives, and how much it
 then counts."""
@@ -298,7 +303,7 @@ class Calibration:
         key = kind, dtype, accelerator.name, accelerator.architecture
         found = self.once(key, lambda: self._measured(*key))
         if found is not None:
-            return _stood_in(found, dtype)
+            return _stood_in(self._in_balance(found, accelerator), dtype)
         kinds, dtypes = standing_in(kind, dtype)
         alike = () if accelerator.is_host else self._alike(kinds, dtypes, accelerator)
         kin = alike[0][0].kin if alike else None
@@ -311,6 +316,16 @@ class Calibration:
             return Resolved(alike[0][0], None, "transferred", sigma, relatives=alike)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
+
+    def _in_balance(self, found: Resolved, accelerator: Accelerator) -> Resolved:
+        """What few accelerators of an architecture say of one whose arithmetic is to its bandwidth
+        as none of theirs: leaning on what is known of many (`ABROAD`)."""
+        model = found.model
+        if found.pedigree != "transferred" or model is None or model.kin is None:
+            return found
+        away = abs(traits(accelerator)[0] - model.kin.traits[0])
+        leant = self.kernels.get((model.kind, model.dtype, f"{model.accelerator}{ABROAD}"))
+        return found if leant is None or not away > UNLIKE else replace(found, model=leant)
 
     def plain(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """The same of kernels that wait for memory as PyTorch's own operators run them, where those

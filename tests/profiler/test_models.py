@@ -150,12 +150,13 @@ def test_groups_of_several_sizes_alone_and_together() -> None:
 
 LAUNCHED = """
 import sys
-from profiler import device, dispatch
+from profiler import collectives, device, dispatch
 from reckon.console.cli import entry
 from reckon.verbs import profiling
 
 profiling.LEAST_BUDGET, device._last_level_cache = 1.0, lambda: 8e6
 dispatch.PASSES, dispatch.DECODED = 1, 4
+collectives.SIZES, collectives.OVERLAP_SIZES = collectives.SIZES[:4], (2.0**20,)
 sys.exit(entry())
 """
 
@@ -163,8 +164,8 @@ sys.exit(entry())
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_under_torchrun(tmp_path: Path) -> None:
     """Two processes of torchrun measure together; the first writes. They are the command line, but
-    for a second at least instead of five, one pass of host times, and a cache as where its size is
-    not told."""
+    for a second at least instead of five, one pass of host times, short messages, and a cache as
+    where its size is not told."""
     root = Path(__file__).resolve().parents[2]
     script = tmp_path / "launched.py"
     script.write_text(LAUNCHED)

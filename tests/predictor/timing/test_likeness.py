@@ -273,3 +273,26 @@ def test_who_is_hardly_known_is_nobodys_nearest() -> None:
     assert likeness(own, own) == 1.0
     far = (3.0, 0.7, 6.0)
     assert likeness(own, hardly) > likeness(own, far)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("MI300X-192GB", "*cdna3+"), ("MI325X-256GB", "*cdna3+"), ("MI350X-288GB", "*cdna4")],
+)
+def test_few_stand_for_those_that_are_balanced_as_they_are(name: str, place: str) -> None:
+    """Of CDNA3 one with a fourth of the others' processors before the same memory was timed in fp8,
+    of CDNA4 one with as many: what the first says leans on what is known of many others."""
+    found = load("kernels-only").resolve("gemm", "fp8", catalog.accelerator(name))
+    assert found.model is not None
+    assert (found.model.accelerator, found.pedigree) == (place, "transferred")
+
+
+@pytest.mark.parametrize("factor", [0.51, 0.49, 1.9, 2.1])
+def test_another_balance_is_one_twice_as_far(factor: float) -> None:
+    kernels = load("kernels-only")
+    one = catalog.accelerator("MI308X-192GB")
+    peak = {dtype: factor * value for dtype, value in one.peak.items()}
+    other = replace(one, name=f"made-{factor}", peak=peak)
+    found = kernels.resolve("gemm", "fp8", other).model
+    assert found is not None
+    assert found.accelerator.endswith("+") == (not 0.5 < factor < 2.0)

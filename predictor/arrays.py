@@ -13,12 +13,14 @@ import collections.abc
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from predictor.records import replace
 
 Array = npt.NDArray[np.float64]
 Numeric = float | Array
@@ -96,7 +98,7 @@ def combined(many: Sequence[B], make: Callable[[list[Any]], Any]) -> B:
     found = {
         name: _combined([getattr(one, name) for one in many], make) for name in numeric_fields(own)
     }
-    return replace(many[0], **found)  # type: ignore[type-var]
+    return replace(many[0], **found)
 
 
 def _combined(values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
@@ -120,15 +122,18 @@ def _in_line(tables: Sequence[Mapping[Any, Any]]) -> list[Any]:
     """Keys of all tables, in an order that is that of each of them where they agree, so that sums
     over one table are those over its like to the last bit."""
     found = list(tables[0])
-    for table in tables[1:]:
-        if list(table) == found:
+    known, seen = set(found), {tuple(found)}
+    for keys in map(tuple, tables):
+        if keys in seen:
             continue
+        seen.add(keys)
         at = 0
-        for key in table:
-            if key in found:
+        for key in keys:
+            if key in known:
                 at = found.index(key) + 1
             else:
                 found.insert(at, key)
+                known.add(key)
                 at += 1
     return found
 
@@ -137,7 +142,7 @@ def mapped(batch: B, change: Callable[[Any], Any]) -> B:
     """The same with `change` applied to every number."""
     own: Any = type(batch)
     found = {name: _mapped(getattr(batch, name), change) for name in numeric_fields(own)}
-    return replace(batch, **found)  # type: ignore[type-var]
+    return replace(batch, **found)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.search.axes import AXES, Axis, Columns, SearchBasis, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
 from predictor.search.documents import PACKED, document_axes

@@ -5,7 +5,6 @@ differ only inside their layers: the blocks are many and small, what lies around
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from predictor.arrays import Index, distinct_rows, join
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
+from predictor.records import replace
 from predictor.search.ranking import Surroundings
 from predictor.search.space import APART, Block
 from predictor.timing import Calibration

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying
 from predictor.hardware import Accelerator
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.timing.alternatives import (
     SLACK,
     TOGETHER,

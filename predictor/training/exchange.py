@@ -5,14 +5,14 @@ one size is timed once.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import field, replace
+from dataclasses import field
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Cluster, link_class
 from predictor.plans import TrainingPlan
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.timing import Calibration, Span, collective_time, hop_time, span
 from predictor.work import Collective, Group, groups
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan, shown_beside
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.timing import (
     Calibration,
     Timing,

@@ -10,14 +10,13 @@ Equations: Narayanan et al. 2021 (matrix shapes under tensor parallelism); Korth
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import FROZEN_BYTES, SHARDINGS, TrainingPlan
+from predictor.records import replace
 from predictor.work.communication import Held
 from predictor.work.cores import Reading
 from predictor.work.layer import embedding, head, layer_blocks, mean_layer

@@ -7,7 +7,7 @@ data types and in what it joins in one kernel, is stated once (`Software`).
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.models import Model, has_closing_norms
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.work.primitives import Operator, gemm, streaming
 from predictor.work.setting import Learning, Portion, Software
 

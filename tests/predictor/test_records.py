@@ -199,3 +199,27 @@ def test_a_record_of_nothing_or_one_thing_is_made_once(make: Callable[..., Any])
     for at in range(20):
         assert Counted(str(at)) != Counted("other")
     assert seen == [name for at in range(20) for name in (str(at), "other")]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_one_is_replaced_as_the_standard_library_does(make: Callable[..., Any]) -> None:
+    point, table, _, _ = family(make)
+    one = point(1.0, note="kept")
+    for changes in ({}, {"y": 3.0}, {"note": "other", "x": 0.0}):
+        made, usual = records.replace(one, **changes), dataclasses.replace(one, **changes)
+        assert (made.x, made.y, made.note) == (usual.x, usual.y, usual.note)
+    rows = records.replace(table([1, 2]), seen=5)
+    assert (rows.rows, rows.seen, rows.hidden) == ([1, 2], 5, {"rows": 2})
+    for broken in (records.replace, dataclasses.replace):
+        with pytest.raises(TypeError, match="strange"):
+            broken(one, strange=1)
+        with pytest.raises((TypeError, ValueError), match="hidden"):
+            broken(table([1]), hidden={})
+
+
+def test_a_record_of_one_thing_is_replaced() -> None:
+    @records.dataclass(frozen=True)
+    class Alone:
+        x: int
+
+    assert records.replace(Alone(1), x=2) == Alone(2)

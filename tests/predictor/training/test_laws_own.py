@@ -4,6 +4,7 @@ of unlike machines together, and habits of who accumulates nothing."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,24 @@ import pytest
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.plans.training import TrainingPlan
-from predictor.timing import HOSTS
+from predictor.timing import HOSTS, Traits
 from predictor.training.dealt import told
 from predictor.training.decomposition import Parts, parts
 from predictor.training.habits import whole_micro_batch, whole_share
-from predictor.training.own import SIZES, SLOPES, STEP, _between, describe, hosts, slopes
+from predictor.training.own import (
+    SIZES,
+    SLOPES,
+    STEP,
+    WORDS,
+    _between,
+    as_measured,
+    describe,
+    hosts,
+    slopes,
+)
 from predictor.training.prediction import predict
 from predictor.training.software import Environment
+from predictor.training.spread import family_errors
 from predictor.training.step import assemble
 
 NONE = load("none")
@@ -144,3 +156,25 @@ def test_a_slowdown_beside_communication_is_felt_by_what_hides() -> None:
     felt = 3.0 * float(step.step_time - plain.step_time)  # 1.5 of its time, of which 0.5 is added
     assert felt > 0.0
     assert own["contention"] == pytest.approx(felt / float(step.step_time), rel=0.02)
+
+
+def test_runs_are_compared_by_what_their_kernels_leave_open(
+    found: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spread of runs among each other is what one's own runs are to tell."""
+    run, using = NONE.run, Environment()
+    step = assemble(found, run, using)
+    seen: list[float] = []
+
+    def corrected(learned: object, known: Traits, *rest: object) -> tuple[object, ...]:
+        seen.append(float(known.sigma[0]))
+        return step, using, np.zeros(())
+
+    monkeypatch.setattr("predictor.training.own.corrected", corrected)
+    prior = SimpleNamespace(slopes=SLOPES, lengths=SIZES, alike=WORDS)
+    knows = SimpleNamespace(own=SimpleNamespace(prior=prior), run=run)
+    of = catalog.model("llama3-8b"), catalog.system("dgx-h100"), PLAN
+    as_measured(found, step, using, np.ones(()), of, knows)  # type: ignore[arg-type]
+    alone = np.sqrt(sum(float(one) ** 2 for one in family_errors(step, 1.0).values()))
+    assert seen == [pytest.approx(alone)]
+    assert seen[0] < 0.5

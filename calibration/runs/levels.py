@@ -88,8 +88,7 @@ def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
     dated = zip(runs.framework.tolist(), runs.era.tolist(), strict=True)
     named = np.array([own if (own := f"{f}/{era[:4]}") in family_of else f for f, era in dated])
     counted = np.array([f not in LOOPS for f in runs.framework]) | ~runs.lone
-    dated = zip(runs.source[counted].tolist(), named[counted].tolist(), strict=True)
-    pairs = sorted(set(dated))
+    pairs = sorted(set(zip(runs.source[counted].tolist(), named[counted].tolist(), strict=True)))
     masks = [counted & (runs.source == s) & (named == f) for s, f in pairs]
     value = own_levels(runs, bare, masks)
     count = np.array([mask.sum() for mask in masks], float)

@@ -52,7 +52,8 @@ from CUDA graphs of the shared tables."""
 UNLIKE = math.log(2.0)
 """Difference of the log of arithmetic over bandwidth from which on products of features that were
 fitted to few accelerators run away on another: of MI308X's 80 processors alone, they had MI300X's
-304 read 235 MB of weights at half of the pace from 8 rows on, and at all of it again from 9."""
+304 read 235 MB of weights at half of the pace from 8 rows on, and at all of it again from 9. Not
+fitted: of fp8, any between 0.1 (MI350X by MI355X) and 1.2 (MI300X by MI308X) decides alike."""
 
 POINTS_PER_FEATURE, SPARSE = 40, 0.3
 """Points per feature below which a pooled model is one voice among its relatives, and how much it

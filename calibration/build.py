@@ -31,7 +31,7 @@ from calibration.kernels.throttle import fit_throttle
 from calibration.network.fit import fit_links
 from calibration.runs.fit import default_run, fit_shared
 from calibration.sources import aiconfigurator, fgpm, own_gpus, tidy, wide_experts
-from calibration.tables.kernel_table import check_kernels
+from calibration.tables.kernel_table import check_kernels, kinds
 from predictor import catalog
 from predictor.catalog import MANIFEST, load
 from predictor.schema import COMPUTE_OPS
@@ -65,6 +65,7 @@ def kernel_table(shared: Path, ops: Collection[str] = ()) -> pd.DataFrame:
         (("gemm", *attention, *others), fgpm.operators, fgpm_table),
         (others, tidy.streaming, tidy_table),
         (PLAIN_OPS, own_gpus.plain, catalog.data_dir() / "measurements"),
+        (attention, own_gpus.attention, catalog.data_dir() / "measurements"),
         (("elementwise",), tidy.conversions, tidy_table),
         (("gemm",), tidy.training_gemms, tidy_table),
         (("gemm",), tidy.products, tidy_table),
@@ -129,8 +130,8 @@ SOURCES: list[dict[str, Any]] = [
     },
     {
         "files": "data/measurements/h100-sxm, h100-sxm-2, h200-sxm, h200-sxm-2: norms, losses, "
-        "embeddings and elementwise kernels of plain PyTorch",
-        "origin": "reckon profile, 2026-11-26 and 27",
+        "embeddings and elementwise kernels of plain PyTorch; h100-sxm-3, h200-sxm-3: attention",
+        "origin": "reckon profile and tools/attention_sweep.py, 2026-11-26 and 27",
         "licence": own_gpus.LICENCE,
     },
 ]
@@ -147,20 +148,25 @@ def _kind_at(position: int, key: str) -> str:
 
 
 def partly(
-    folder: Path, ops: Collection[str], kernels: KernelFit, heldout: Mapping[str, Any]
+    folder: Path, fitted: Collection[str], kernels: KernelFit, heldout: Mapping[str, Any]
 ) -> tuple[Calibration, dict[str, Any]]:
-    """A calibration of which some operators' kernels, and their held-out errors, are new.
+    """A calibration of which some kernels, and their held-out errors, are new.
 
+    fitted    operators, of all of whose kernels they are, or kinds
     heldout   sections of the new ones
     """
     before = load(folder)
     written = json.loads((folder / MANIFEST).read_text("utf-8"))["heldout"]
 
     def others(table: Mapping[Any, Any], at: Callable[[Any], str]) -> dict[Any, Any]:
-        return {key: value for key, value in table.items() if op_of(at(key)) not in ops}
+        return {
+            key: value
+            for key, value in table.items()
+            if at(key) not in fitted and op_of(at(key)) not in fitted
+        }
 
     kept = others(before.kernels, lambda key: str(key[0]))
-    sigma = others(before.transfer_sigma, str) | kernels.transfer_sigma
+    sigma = kernels.transfer_sigma | others(before.transfer_sigma, str)
     sections = {
         name: table
         if name not in heldout
@@ -198,6 +204,16 @@ def build_few(shared: Path, out: Path) -> None:
         )
 
 
+def pooled(kernels: KernelFit, table: pd.DataFrame) -> None:
+    """Leave what a sweep says to the model of all of its architecture's: each of them alone had
+    too little time for all heads."""
+    swept = table["source"] == own_gpus.SWEEP
+    for kind in kinds(table[swept]).unique():
+        for name in own_gpus.SWEPT.values():
+            for key in [key for key in kernels.models if key[0] == kind and key[2] == name]:
+                del kernels.models[key]
+
+
 def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) -> Calibration:
     """A calibration that knows whose kernels it was fitted to, and what those of others add to its
     spreads.
@@ -217,15 +233,21 @@ def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) 
     return replace(calibration, provenance=provenance, transfer_sigma=sigma)
 
 
-def build(shared: Path, out: Path, jobs: int, ops: Collection[str] = ()) -> None:
+def build(
+    shared: Path, out: Path, jobs: int, ops: Collection[str] = (), only: Collection[str] = ()
+) -> None:
     """Fit and write `kernels-only` and `default`.
 
-    ops   operators to fit; what is known of others, of links and of power stays. All, if none
+    ops    operators to fit; what is known of others, of links and of power stays. All, if none
+    only   kinds to fit, as ops; all of those operators', if none
     """
-    table = kernel_table(shared, ops)
+    table = kernel_table(shared, {*ops, *map(op_of, only)})
+    if only:
+        table = table[kinds(table).isin(set(only))]
     table = table[table["accelerator"].isin(set(catalog.rows("accelerators")))]
     print(f"{len(table)} kernel rows", flush=True)
     kernels = fit_kernels(table, jobs=jobs, progress=lambda text: print(text, flush=True))
+    pooled(kernels, table)
     heldout = {
         "kernels": heldout_table(kernels.heldout),
         "accelerator_left_out": heldout_table(kernels.transfer),
@@ -234,8 +256,8 @@ def build(shared: Path, out: Path, jobs: int, ops: Collection[str] = ()) -> None
         **{name: rounded(found) for name, found in libraries_left_out(table).items()},
         "families": rounded(families(table, "fgpm")),
     }
-    if ops:
-        calibration, heldout = partly(out / "kernels-only", ops, kernels, heldout)
+    if fitted := only or ops:
+        calibration, heldout = partly(out / "kernels-only", fitted, kernels, heldout)
     else:
         collectives = collective_table(shared)
         links = fit_links(collectives)
@@ -271,12 +293,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/calibrations"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ops", nargs="*", default=[], choices=COMPUTE_OPS, help="only these")
+    parser.add_argument("--kinds", nargs="*", default=[], help="only these kernels of operators")
     parser.add_argument("--few", action="store_true", help="only links, and pools of few points")
     arguments = parser.parse_args()
     if arguments.few:
         build_few(arguments.shared, arguments.out)
         return
-    build(arguments.shared, arguments.out, arguments.jobs, arguments.ops)
+    build(arguments.shared, arguments.out, arguments.jobs, ops=arguments.ops, only=arguments.kinds)
 
 
 if __name__ == "__main__":

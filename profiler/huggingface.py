@@ -21,34 +21,35 @@ def available() -> bool:
     return find_spec("transformers") is not None
 
 
+SILENT = ("dropout", "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+"""Names under which configurations drop what training is regularised by: none is here."""
+
+
 def configuration(model: Model, context: int) -> Any:
-    """The configuration of a GPT-2 or a Llama of a model's dimensions."""
+    """The configuration of a model's dimensions: of GPT-2, OPT, Qwen 2 or 3, or else of a Llama."""
     import transformers
 
-    if model.gated:
-        return transformers.LlamaConfig(
-            hidden_size=model.hidden,
-            num_hidden_layers=model.layers,
-            num_attention_heads=model.heads,
-            num_key_value_heads=model.kv_heads,
-            head_dim=model.head_dim,
-            intermediate_size=model.ffn_hidden,
-            vocab_size=model.vocab,
-            max_position_embeddings=context,
-            tie_word_embeddings=model.tied_embeddings,
-        )
-    return transformers.GPT2Config(
-        n_embd=model.hidden,
-        n_layer=model.layers,
-        n_head=model.heads,
-        n_inner=model.ffn_hidden,
-        vocab_size=model.vocab,
-        n_positions=context,
-        tie_word_embeddings=model.tied_embeddings,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
+    common = {
+        "vocab_size": model.vocab,
+        "max_position_embeddings": context,
+        "tie_word_embeddings": model.tied_embeddings,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "hidden_size": model.hidden,
+    }
+    gated = {
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate_size": model.ffn_hidden,
+    }
+    silent = dict.fromkeys(SILENT, 0.0)
+    if model.family == "opt":
+        sizes = {"ffn_dim": model.ffn_hidden, "word_embed_proj_dim": model.hidden}
+        return transformers.OPTConfig(**common, **sizes, **silent)
+    if not model.gated:
+        return transformers.GPT2Config(**common, n_inner=model.ffn_hidden, **silent)
+    kinds = {"qwen2": "Qwen2Config", "qwen2.5": "Qwen2Config", "qwen3": "Qwen3Config"}
+    return getattr(transformers, kinds.get(model.family, "LlamaConfig"))(**common, **gated)
 
 
 class Causal(nn.Module):
@@ -78,7 +79,8 @@ def causal(model: Model, context: int, precision: str, device: Device) -> nn.Mod
     import transformers
 
     torch.manual_seed(0)
-    made = transformers.AutoModelForCausalLM.from_config(
-        configuration(model, context), attn_implementation="sdpa"
-    )
+    with torch.device(device.torch):  # large matrices are drawn sooner where they stay
+        made = transformers.AutoModelForCausalLM.from_config(
+            configuration(model, context), attn_implementation="sdpa"
+        )
     return Causal(made.to(device.torch, DTYPES[precision])).train()

@@ -60,6 +60,27 @@ STEPS = (
 )
 """Model, sequences, their length, whose code, recomputation; the most telling first."""
 
+OTHERS = (
+    ("qwen2.5-1.5b", 4, 2048, "transformers", "none"),
+    ("llama3.2-1b", 4, 2048, "autocast", "none"),
+    ("opt-1.3b", 4, 2048, "transformers", "none"),
+    ("llama3.2-1b", 4, 2048, "compiled", "none"),
+    ("llama3.2-1b", 4, 2048, "transformers-autocast", "none"),
+    ("qwen3-1.7b", 2, 4096, "transformers", "none"),
+    ("gpt2-355m", 8, 1024, "transformers", "none"),
+    ("qwen2.5-3b", 2, 2048, "single", "none"),
+    ("gpt2-774m", 8, 1024, "autocast", "none"),
+    ("llama3.2-3b", 4, 2048, "transformers", "full"),
+    ("opt-1.3b", 8, 1024, "single", "none"),
+    ("qwen3-0.6b", 8, 1024, "transformers", "none"),
+    ("qwen2.5-0.5b", 16, 512, "single", "none"),
+    ("qwen2.5-1.5b", 1, 16384, "single", "full"),
+    ("gpt2-355m", 16, 1024, "transformers-autocast", "none"),
+)
+"""The same of other models, and of loops that are compiled, or keep weights in fp32 and compute by
+autocast; chosen
+before any of them had been timed."""
+
 PASSES = (
     ("llama3.2-1b", ((1, 512), (8, 1024), (64, 1024), (1, 8192))),
     ("llama3-8b", ((1, 1024), (16, 1024), (64, 1024), (8, 8192))),
@@ -72,7 +93,21 @@ def named(name: str) -> Model:
     return MIXTURE if name == MIXTURE.name else catalog.model(name)
 
 
-def steps(device: Any, until: float) -> Iterator[dict[str, Any]]:
+def _autocast(module: Any, torch: Any) -> Any:
+    """A module that computes in bf16 with weights in fp32, as `torch.autocast` has it."""
+    module, plain = module.float(), module.forward
+
+    def forward(tokens: Any, target: Any) -> Any:
+        with torch.autocast("cuda", torch.bfloat16):
+            return plain(tokens, target)
+
+    module.forward = forward
+    return module
+
+
+def steps(
+    device: Any, until: float, chosen: tuple[tuple[str, int, int, str, str], ...] = STEPS
+) -> Iterator[dict[str, Any]]:
     """Time the steps while there is time; those that do not fit its memory are left out."""
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -82,12 +117,13 @@ def steps(device: Any, until: float) -> Iterator[dict[str, Any]]:
     from profiler.timing import Sample
 
     told = sensor(device)
-    for name, sequences, length, whose, recompute in STEPS:
+    for name, sequences, length, whose, recompute in chosen:
         if time.perf_counter() > until:
             return
         check = step.Check(named(name), length, sequences, "bf16")
         try:
-            if whose == "transformers":
+            strange = whose.startswith("transformers")
+            if strange:
                 module: Any = huggingface.causal(check.model, length, "bf16", device)
                 if recompute == "full":
                     module.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -97,6 +133,10 @@ def steps(device: Any, until: float) -> Iterator[dict[str, Any]]:
                     for block in module.blocks:
                         plain = block.forward
                         block.forward = lambda x, f=plain: checkpoint(f, x, use_reentrant=False)
+            if whose.endswith("autocast"):
+                module = _autocast(module, torch)
+            if whose == "compiled":
+                module = torch.compile(module)
             once = step.step_of(check, device, module)
             once()
             device.synchronize()
@@ -110,8 +150,11 @@ def steps(device: Any, until: float) -> Iterator[dict[str, Any]]:
             )
             kind = step.Layout(whose)
             row = step.row(check, samples, device, kind) | {"recompute": recompute} | found
-            if whose == "transformers":
-                row["fused_norm"] = 0  # LlamaRMSNorm is written out
+            if strange and check.model.norm == "rmsnorm":
+                row["fused_norm"] = 0  # LlamaRMSNorm and its like are written out
+            if whose.endswith("autocast"):
+                row |= dict.fromkeys(("weight_bytes", "gradient_bytes", "reduce_bytes"), 4.0)
+                row["optimizer_bytes"] = 8.0
             row["point_id"] += f"_{recompute}"
             if device.on_gpu:
                 row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -171,14 +214,15 @@ def passes(device: Any, until: float) -> Iterator[dict[str, Any]]:
             module = None
 
 
-def measure(out: Path, spec: str, seconds: float) -> None:
+def measure(out: Path, spec: str, seconds: float, others: bool) -> None:
     """Write `real_steps.csv` and `real_passes.csv`, whole, as their rows come."""
     from profiler.device import find
 
     device = find(spec)
     out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    for what, share, name in ((steps, 0.65, "steps"), (passes, 1.0, "passes")):
+    both = ((steps, 0.65, "steps"), (passes, 1.0, "passes"))
+    for what, share, name in ((partial(steps, chosen=OTHERS), 1.0, "others"),) if others else both:
         rows = []
         for row in what(device, begin + share * seconds):
             rows.append(row)
@@ -212,11 +256,12 @@ if __name__ == "__main__":
     one.add_argument("--out", type=Path, required=True)
     one.add_argument("--device", default="auto")
     one.add_argument("--seconds", type=float, default=150.0)
+    one.add_argument("--others", action="store_true", help="time OTHERS")
     two = verbs.add_parser("compare")
     two.add_argument("folders", nargs="+")
     asked = parser.parse_args()
     if asked.verb == "measure":
-        measure(asked.out, asked.device, asked.seconds)
+        measure(asked.out, asked.device, asked.seconds, asked.others)
     else:
         for pair in asked.folders:
             where, _, name = pair.partition("=")

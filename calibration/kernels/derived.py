@@ -29,7 +29,7 @@ def _typical_time(model: EfficiencyModel, op: str, accelerator: Accelerator) -> 
     shapes = Shapes(
         op=op,
         dtype="bf16",
-        variants=("flash",),
+        variants=(model.kind.partition(".")[2] or "flash",),
         variant=0.0 * one,
         m=s,
         n=s,
@@ -65,10 +65,9 @@ def derive_backward(models: Models, accelerators: Mapping[str, Accelerator]) -> 
         device = accelerators[model.accelerator]
         gaps.append(_typical_time(other, other_name, device) - _typical_time(model, name, device))
     shift = float(np.mean(gaps))
-    measured = {model.accelerator for _, model in both}
     for (kind, dtype, place), model in forward.items():
         key = (kind.replace(name, other_name), dtype, place)
-        if key in models and place in measured:
+        if key in models:
             continue
         models[key] = replace(
             model,

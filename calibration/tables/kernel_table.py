@@ -129,7 +129,9 @@ def variants(table: pd.DataFrame) -> pd.Series:
     named = table["op"].isin(STREAMED)
     attention = table["op"].str.startswith("attention")
     found = layout.where(~named, table["kernel"].where(table["kernel"] != "", "fwd"))
-    fused = table["kernel"].where(table["kernel"].isin(["flash2", "mla", "paged"]), "flash")
+    fused = table["kernel"].where(
+        table["kernel"].isin(["flash2", "cudnn", "mla", "paged"]), "flash"
+    )
     narrow = table["kv_dtype"].isin(["fp8", "int8"])
     wide = table["dtype"].map(ELEMENT_BYTES) > 1
     small = narrow & (table["op"].eq("attention_decode") | (table["op"].eq(PROMPT) & wide))

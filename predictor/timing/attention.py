@@ -9,6 +9,7 @@ from predictor.hardware import Accelerator
 from predictor.power import STREAMING
 from predictor.precision import ELEMENT_BYTES
 from predictor.timing.shapes import (
+    ALONE,
     LONG_KERNEL,
     Ideal,
     Log,
@@ -64,12 +65,79 @@ def _walks(
     return found[0], found[1], found[2], found[3]
 
 
+MASKED = dict(zip(ALONE, (1.0, 3.0), strict=True))
+"""What a block of FlashAttention-2 and of cuDNN's costs beyond the keys that its
+rows see, in keys of `ATTENTION_TILE`: tiles on the diagonal are half empty and go through the mask
+(what Dao 2023, figures 5 and 6, from memory, has behind a mask over without), and cuDNN's has as
+much to do again before and after its walk (so chosen that causal prompts of an H100,
+`tools/attention_sweep.py`, come as near to its peak at 512 tokens as at 8,192)."""
+
+
+def _in_order(mean: Array, waves: Array) -> Array:
+    """When the last block is done where blocks start in the order of a head's rows
+    (flash_fwd_kernel.h of FlashAttention 2: `m_block = blockIdx.x`), in walks of the longest block.
+
+    Behind a causal mask each block has more keys to walk over than the one before, so that the
+    longest of all begins last: as soon as the work before it, spread over all processors, is done;
+    in the second wave, as the blocks of the first end.
+
+    mean    walk of a block, over the longest
+    waves   blocks of a processor, on average
+    """
+    second = 2.0 * mean - 1.0 + (waves - 1.0) * (2.0 - 2.0 * mean)
+    begins = np.where(waves < 2.0, second, mean * waves - (2.0 * mean - 1.0))
+    return np.asarray(1.0 + np.where(waves > 1.0, begins, 0.0))
+
+
+def _timed_alone(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Attention by a kernel of `MASKED`. The features saturate, so that a sequence longer than any
+    that was timed is more of the same."""
+    name = shapes.variants[0]
+    peak, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
+    floor, compute = memory_time(shapes.bytes, accelerator), shapes.flop / peak
+    steps = 2.5 if shapes.op == "attention_backward" else 1.0
+    seen = shapes.flop / (steps * 4.0 * shapes.k * shapes.m * shapes.batch)
+    causal = np.clip(shapes.n / seen - 1.0, 0.0, 1.0)
+    tile = np.minimum(shapes.m, ATTENTION_TILE)
+    longest = shapes.n + MASKED[name] * causal * tile
+    mean = np.minimum((seen + MASKED[name] * causal * tile) / longest, 1.0)
+    waves = np.ceil(shapes.m / ATTENTION_TILE) * shapes.batch / sms
+    ends = _in_order(mean, waves) if name == "flash2" else np.maximum(mean * waves, 1.0)
+    walks = steps * ends * longest * tile * 4.0 * shapes.k / (peak / sms)
+    time = np.maximum(np.maximum(compute, floor), walks)
+    rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
+    exponentials = shapes.flop / (4.0 * shapes.k) / (rate * sms * accelerator.clock)
+    features = features_of(
+        [
+            np.minimum(ATTENTION_TILE / seen, 4.0),
+            1.0 / np.maximum(waves, 1.0),
+            np.minimum(waves, 1.0),
+            waves / np.ceil(waves),
+            1.0 / (1.0 + time / 1e-6),
+            1.0 / (1.0 + time / 20e-6),
+            1.0 / (1.0 + compute / floor),
+            causal,
+            causal * np.minimum(ATTENTION_TILE / seen, 4.0),
+            1.0 - shapes.m / shapes.n,
+            tile / ATTENTION_TILE,
+            Log(exponentials / time, -4, 2),
+            Log(shapes.k / 128.0),
+            Log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
+            Log(np.asarray(shapes.sharing, float)),
+        ],
+        len(time),
+    )
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
 def attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Fused attention: waves of blocks of query rows, each walking over the keys that they see.
 
     The features speak of the keys that a query sees and of blocks, not of the length of a prompt,
     so that a prompt behind cached keys looks like one without of as many blocks and keys.
     """
+    if shapes.variants[0] in MASKED:
+        return _timed_alone(shapes, accelerator)
     peak = peak_of(shapes.dtype, accelerator)
     sms = accelerator.sms
     floor = memory_time(shapes.bytes, accelerator)

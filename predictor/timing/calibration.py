@@ -33,6 +33,7 @@ from predictor.timing.defaults import ANY, DEFAULTS, PLAIN, Constant
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits
 from predictor.timing.run import RunParameters
+from predictor.timing.shapes import ALONE
 from predictor.units import Z80
 
 VENDOR = f"{ANY}{ANY}"
@@ -55,9 +56,9 @@ fitted to few accelerators run away on another: of MI308X's 80 processors alone,
 304 read 235 MB of weights at half of the pace from 8 rows on, and at all of it again from 9. Not
 fitted: of fp8, any between 0.1 (MI350X by MI355X) and 1.2 (MI300X by MI308X) decides alike."""
 
-POINTS_PER_FEATURE, SPARSE = 40, 0.3
-"""Points per feature below which a pooled model is one voice among its relatives, and how much it
-then counts."""
+POINTS_PER_FEATURE, POINTS_OF_SWEEP, SPARSE = 40, 20, 0.3
+"""Points per feature below which a pooled model is one voice among relatives (half as many where
+all features saturate), and how much it then counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +186,8 @@ class EfficiencyModel:
     @property
     def sparse(self) -> bool:
         """Whether there are too few points to stand for an architecture alone."""
-        return self.points < POINTS_PER_FEATURE * self.low.size
+        alone = self.kind.partition(".")[2] in ALONE
+        return self.points < (POINTS_OF_SWEEP if alone else POINTS_PER_FEATURE) * self.low.size
 
     def latency_on(self, accelerator: Accelerator) -> Numeric:
         """Time of an empty kernel [s]: an accelerator's own, or the pool's carried over the years,

@@ -104,6 +104,8 @@ def _fitted(
         resolved, library = calibration.plain(kind, shapes.dtype, accelerator), ""
     else:
         resolved = calibration.resolve(kind, shapes.dtype, accelerator)
+    if resolved.model is not None and resolved.model.kind == shapes.op != kind:
+        shapes = replace(shapes, variants=("",) * len(shapes.variants))  # as the generic kernel
     found = answering(shapes, accelerator, resolved.quicker)
     pedigree, family = resolved.pedigree, kind
     latency: Numeric

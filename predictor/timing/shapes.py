@@ -77,12 +77,19 @@ class Ideal:
     least: Numeric = 0.0
 
 
+ALONE = ("flash2", "cudnn")
+"""Kernels of attention that were timed by themselves, of whose features each saturates."""
+
+NAMED = (*ALONE, "mla", "kv8", "mla_kv8", "paged")
+"""Kernels of attention that are known by name."""
+
+
 def kind_of(op: str, variant: str) -> str:
     """Name under which efficiencies are kept: batched products apart from others, elementwise
     kernels each for itself, the remaining memory-bound operators by direction."""
     if variant.startswith("bmm"):
         return "bmm"
-    if op == "elementwise" or variant in ("flash2", "mla", "kv8", "mla_kv8", "paged"):
+    if op == "elementwise" or variant in NAMED:
         return f"{op}.{variant}"
     if op in ("norm", "softmax", "loss", "embedding"):
         return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"

@@ -4,14 +4,15 @@ with one per block.
 
 Most attention over prompts was timed inside serving engines, whose kernels read their keys through
 tables of pages and put them into the cache: 9 us on H100 for however short a prompt, of which
-training has nothing. FlashAttention-2 was timed without (arXiv 2509.22832), and the kernels after
-it are not slower on the same accelerator, so that it bounds them; they are much faster from 1,024
-tokens on (Shah et al. 2024, figures 5 and 6). Engines differ by what they ask of their kernels
-besides (TensorRT-LLM's were a fifth slower in 16 bits on Hopper than FlashAttention-3, which SGLang
-and vLLM run, and lead with a cache of 8 bits). Training asks for nothing besides, and runs what the
-makers of chip and kernel offer (cuDNN, FlashAttention-3): the quickest of those that were timed on
-the accelerator, or on its architecture. FlashAttention-2 gains nothing of what is new in matrix
-units after Hopper's (`EARLIER`).
+training has nothing. FlashAttention-2 was timed without (arXiv 2509.22832, and `data/measurements`
+behind a causal mask), and the kernels after it are not slower on the same accelerator, so that it
+bounds them, as cuDNN's does that PyTorch runs on Hopper (`data/measurements`); they are much faster
+from 1,024 tokens on (Shah et al. 2024, figures 5 and 6). Engines differ by what they ask of their
+kernels besides (TensorRT-LLM's were a fifth slower in 16 bits on Hopper than FlashAttention-3,
+which SGLang and vLLM run, and lead with a cache of 8 bits). Training asks for nothing besides, and
+runs what the makers of chip and kernel offer (cuDNN, FlashAttention-3): the quickest of those that
+were timed on the accelerator, or on its architecture. FlashAttention-2 gains nothing of what is new
+in matrix units after Hopper's (`EARLIER`).
 
 A product of fp8 matrices with a scale each is the same work on the same matrix unit as one with a
 scale for every block of them, without the scales (Rouhani et al. 2023; PTX ISA 8.7, `tcgen05.mma`,
@@ -35,8 +36,9 @@ from predictor.timing.kernels import QUICKEST, Timing, operator_times
 from predictor.timing.sustained import beside_each_other
 from predictor.work import Operator
 
-NEWEST, BEFORE = "flash", "flash2"
-"""Kernels of attention: today's, and the one that bounds it."""
+NEWEST, BEFORE, ALONE = "flash", "flash2", "cudnn"
+"""Kernels of attention: today's, and those that bound it: the one before, and cuDNN's, which was
+timed without what engines put into theirs."""
 
 EARLIER = dict.fromkeys(("blackwell", "blackwell-ultra", "rubin"), "hopper")
 """Architectures whose matrix units work from a memory of their own (`tcgen05`, PTX ISA 8.7, section
@@ -89,17 +91,17 @@ def training_times(
         before = _earlier(accelerator)
         own = [every[i] for i in old]
         _put(found, old, operator_times(own, before, calibration, shape, host=host))
-    bounds = [(i, _slower(one, accelerator, calibration)) for i, one in enumerate(every)]
-    at = [i for i, one in bounds if one is not None]
-    if not at:
-        return _lasting(every, found, accelerator, calibration)
-    others = [one for _, one in bounds if one is not None]
-    other = operator_times(others, accelerator, calibration, shape, host=host)
-    sooner = other.time < found.time[at]
-    found.time[at] = np.where(sooner, other.time, found.time[at])
-    found.sigma[at] = np.where(sooner, np.maximum(other.sigma, found.sigma[at]), found.sigma[at])
-    found.bound[at] = np.where(sooner, other.bound, found.bound[at])
-    found.measured[at] = np.where(sooner, other.measured, found.measured[at])
+    bounds = [
+        (i, other)
+        for named in (BEFORE, ALONE)
+        for i, one in enumerate(every)
+        if (other := _slower(one, named, accelerator, calibration)) is not None
+    ]
+    if bounds:
+        own = [other for _, other in bounds]
+        times = operator_times(own, accelerator, calibration, shape, host=host)
+        for place, (i, _) in enumerate(bounds):
+            _no_slower(found, i, times, place)
     return _lasting(every, found, accelerator, calibration)
 
 
@@ -138,6 +140,19 @@ def _lasting(
     return replace(found, time=beside_each_other(operators, found.time, machine, calibration))
 
 
+def _no_slower(found: Timing, at: int, other: Timing, place: int) -> None:
+    """The time of an operator, no longer than another's."""
+    sooner = other.time[place] < found.time[at]
+    sigma = np.maximum(other.sigma[place], found.sigma[at])
+    for own, theirs in (
+        (found.sigma, sigma),
+        (found.bound, other.bound[place]),
+        (found.measured, other.measured[place]),
+        (found.time, other.time[place]),
+    ):
+        own[at] = np.where(sooner, theirs, own[at])
+
+
 def _put(found: Timing, places: Sequence[int], other: Timing) -> None:
     """Times of some operators, in place of those that stand there."""
     for table, own in (
@@ -161,19 +176,19 @@ def _earlier(accelerator: Accelerator) -> Accelerator:
 
 
 def _slower(
-    operator: Operator, accelerator: Accelerator, calibration: Calibration
+    operator: Operator, named: str, accelerator: Accelerator, calibration: Calibration
 ) -> Operator | None:
     """The same work by a kernel that takes no less time; None where there is none that was
-    measured: FlashAttention-2 on the accelerator's architecture, block-scaled products on the
-    accelerator itself."""
-    if operator.op == "gemm" and operator.dtype == WHOLE:
+    measured: attention by the kernel `named` on the accelerator's architecture, block-scaled
+    products on the accelerator itself."""
+    if operator.op == "gemm" and operator.dtype == WHOLE and named == BEFORE:
         known = calibration.resolve(operator.op, BLOCKS, accelerator)
         one = known.model
         own = one is not None and (one.accelerator, one.dtype) == (accelerator.name, BLOCKS)
         return replace(operator, dtype=BLOCKS) if own else None
     if operator.variant != NEWEST or not operator.op.startswith("attention"):
         return None
-    kind = f"{operator.op}.{BEFORE}"
+    kind = f"{operator.op}.{named}"
     known = calibration.resolve(kind, operator.dtype, accelerator)
     same = known.model is not None and known.model.kind == kind and not known.relatives
-    return replace(operator, variant=BEFORE) if same else None
+    return replace(operator, variant=named) if same else None

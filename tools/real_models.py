@@ -150,8 +150,10 @@ def steps(
             )
             kind = step.Layout(whose)
             row = step.row(check, samples, device, kind) | {"recompute": recompute} | found
-            if strange and check.model.norm == "rmsnorm":
-                row["fused_norm"] = 0  # LlamaRMSNorm and its like are written out
+            if strange:
+                row["fused_norm"] = 0  # norms and activations are written out in their code
+            if whose == "compiled":
+                row["fused"] = 1
             if whose.endswith("autocast"):
                 row |= dict.fromkeys(("weight_bytes", "gradient_bytes", "reduce_bytes"), 4.0)
                 row["optimizer_bytes"] = 8.0

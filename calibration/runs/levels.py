@@ -10,8 +10,9 @@ import numpy as np
 from calibration.runs.apart import Mask, Runs, errors
 from predictor import catalog
 from predictor.arrays import Array
+from predictor.plans import LOOPS
 from predictor.timing import RunParameters
-from predictor.training import ANY, LOOPS
+from predictor.training import ANY
 
 LEVEL_REACH = 0.05
 """Distance of a source from its level beyond which it counts less."""

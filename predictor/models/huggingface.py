@@ -241,8 +241,16 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         found.setdefault("v_head_dim", found["hidden"] // found["heads"])
     if kind == "falcon":
         _falcon(content, found)
+    if found.get("activation") == "gelu":
+        usual = "gelu_new" if kind in WRITTEN_OUT else "gelu"
+        named = content.get("activation_function", content.get("hidden_act", usual))
+        found["activation"] = "gelu_new" if named == "gelu_new" else "gelu"
     if content.get("attention_bias") and kind == "llama":
         found["qkv_bias"] = True
+
+
+WRITTEN_OUT = ("gpt2", "gpt_neo", "gptj", "codegen", "phi")
+"""Types whose activation is `gelu_new` where a file names none (their configuration classes)."""
 
 
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -115,6 +115,11 @@ USUAL_FAULTS = "compute:1.1,compute:1.5,hbm:0.8,nvlink:0.5,nic:0.5,nic:0.25,nic:
 UNNAMED = "neutral"
 """A framework that nobody named."""
 
+PLAIN = "pytorch"
+LOOPS = (PLAIN, "huggingface")
+"""Loops over modules of PyTorch without a framework: somebody's own, and those of HuggingFace's
+Trainer and what stands on it."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
@@ -223,6 +228,15 @@ class TrainingPlan:
     def gpus(self) -> Numeric:
         """Accelerators in all."""
         return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def autocast(self) -> npt.NDArray[np.bool_]:
+        """Whether whole weights stay in fp32 and what computes narrows them (`torch.autocast`), as
+        a plain loop does that has them so and computes in 16 bits; those of sharded weights gather
+        narrow ones."""
+        loop = self.framework in LOOPS and not SHARDINGS[self.sharding].weights
+        narrow = loop and self.recipe.activation < 4.0
+        return np.asarray(narrow & (np.asarray(self.weight_bytes) >= 4.0))
 
     @property
     def lone(self) -> npt.NDArray[np.bool_]:

@@ -456,7 +456,7 @@ _OVERLAP = (
         reason="gated activation, rotary and norms are fused in today's frameworks",
     ),
     PlanField(
-        "fused_norm", SWITCH, "RMS norms are single kernels where other chains are not.", CHAINS,
+        "fused_norm", SWITCH, "RMS norms and GPT-2's GELU are single kernels, others not.", CHAINS,
         default=FRAMEWORK,
     ),
     PlanField(

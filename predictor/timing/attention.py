@@ -74,12 +74,14 @@ much to do again before and after its walk (so chosen that causal prompts of an 
 
 
 def _in_order(mean: Array, waves: Array) -> Array:
-    """When the last block is done where blocks start in the order of a head's rows
-    (flash_fwd_kernel.h of FlashAttention 2: `m_block = blockIdx.x`), in walks of the longest block.
+    """When the last block is done where heads start one after the other and the blocks of a head in
+    the order of their rows (flash_fwd_kernel.h of FlashAttention 2: `m_block = blockIdx.x`), in
+    walks of the longest block.
 
     Behind a causal mask each block has more keys to walk over than the one before, so that the
     longest of all begins last: as soon as the work before it, spread over all processors, is done;
-    in the second wave, as the blocks of the first end.
+    in the second wave, as the blocks of the first end. Backward the longest of each head begins
+    first, of the last head still late.
 
     mean    walk of a block, over the longest
     waves   blocks of a processor, on average

@@ -106,8 +106,8 @@ def training_times(
 
 
 def _in_parts(operator: Operator) -> bool:
-    """Whether a norm is the kernels of its definition, one after the other."""
-    return operator.op == "norm" and float(operator.kernels) > 1.0
+    """Whether a norm or an activation is the kernels of its definition, one after the other."""
+    return operator.op in ("norm", "elementwise") and float(operator.kernels) > 1.0
 
 
 def _part(operator: Operator) -> Operator:

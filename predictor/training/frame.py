@@ -22,6 +22,7 @@ from predictor.timing import Calibration, operator_times
 from predictor.training.exchange import EVERYONE, Exchange, Network, Slot
 from predictor.work import (
     Held,
+    cast_operators,
     flat_operators,
     gradient_collectives,
     pipeline_collectives,
@@ -174,11 +175,13 @@ def _flat(
     full: tuple[int, ...],
 ) -> Array:
     """Seconds of a step in which sharded weights and gradients, of layers and of experts, are
-    copied from and to the buffers in which they travel, (3, *batch)."""
+    copied from and to the buffers in which they travel, or cast, (3, *batch)."""
     dense, experts = held
     listed = [
         *flat_operators(plan, dense, plan.shard_group),
         *flat_operators(plan, experts, plan.expert_shard_group),
+        *cast_operators(plan, dense),
+        *cast_operators(plan, experts),
     ]
     if not listed:
         return np.zeros(full)

@@ -18,9 +18,8 @@ from predictor.catalog import (
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models import Model
-from predictor.plans import FIT, SCHEDULES, UNNAMED
+from predictor.plans import FIT, PLAIN, SCHEDULES, UNNAMED
 from predictor.records import dataclass
-from predictor.training.software import PLAIN
 
 
 @dataclass(frozen=True, slots=True)

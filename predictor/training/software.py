@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware import Cluster
-from predictor.plans import TrainingPlan
+from predictor.plans import LOOPS, PLAIN, TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.variation.order import normal_maximum
@@ -24,13 +24,6 @@ ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "ho
 'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK', 'once',
 'once/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of
 `memory.Allocation`."""
-
-
-PLAIN = "pytorch"
-"""What a loop of PyTorch without a framework is called."""
-
-LOOPS = (PLAIN, "huggingface")
-"""Loops over modules of PyTorch, as they were timed on one rank (`data/measurements`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,12 @@ from predictor.work.serving import (
     state_bytes,
 )
 from predictor.work.sparse import SCORED
-from predictor.work.training import flat_operators, step_operators, update_operators
+from predictor.work.training import (
+    cast_operators,
+    flat_operators,
+    step_operators,
+    update_operators,
+)
 from predictor.work.worklist import LAYER_MODULES
 
 __all__ = [
@@ -38,6 +43,7 @@ __all__ = [
     "adapter_bytes",
     "cache_bytes",
     "captured",
+    "cast_operators",
     "decode_attention",
     "end_operators",
     "flat_operators",

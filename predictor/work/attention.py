@@ -113,7 +113,8 @@ def _rope(at: WorkList, queries: Numeric, keys: Numeric) -> None:
         written = 0 if model.borrows else model.v_dim if at.software.cache else 0
         columns = (queries + keys * (not model.borrows)) * model.head_dim + keys * written
     passes = 1 if at.software.chains else 3  # apart: two products, a rotation and a sum
-    streams = 2 * at.size * passes
+    size = np.maximum(at.software.stream, at.size)  # angles are in fp32 under autocast
+    streams = 2 * size * passes
     at.stream(
         "attention.rope",
         "elementwise",

@@ -24,7 +24,7 @@ class Software:
     attention  kernels of attention over prompts, of `plans.ATTENTIONS`
     chains     gated activations and rotary encoding are single kernels, and the loss reads what
                the output projection wrote
-    rms        RMS norms are single kernels
+    rms        RMS norms and GPT-2's GELU are single kernels
     sums       what blocks add to the residual stream is added by the next norm, what shared experts
                add by the kernel that brings the others' outcome back
     latents    latent queries, keys and values are projected in one product
@@ -43,6 +43,7 @@ class Software:
     state      bytes of an element of the state of a scan or a delta rule
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them
+    stream     bytes of an element of the residual stream, where more than `size` (autocast)
     """
 
     core: str
@@ -72,6 +73,7 @@ class Software:
     state: float = 4.0
     blocks: str = ""
     wide: Numeric = 0.0
+    stream: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -45,6 +45,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         clamps=plan.clamps_apart,
         looped=plan.experts_looped,
         norms=True,
+        stream=np.where(plan.autocast, 4.0, 0.0),
         wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
     )
     rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)
@@ -180,6 +181,26 @@ def flat_operators(plan: TrainingPlan, held: Held, shard: Numeric) -> list[Opera
             ("gradients.copy_in", held.trained, narrow + plan.reduce_bytes, last),
         )
     ]
+
+
+def cast_operators(plan: TrainingPlan, held: Held) -> list[Operator]:
+    """Casts of autocast: weights before they are multiplied, and their gradients, once for each
+    micro-batch (PyTorch 2.11, aten/src/ATen/autocast_mode.cpp: `cached_cast` keeps a weight's copy
+    until the block ends). Counts are per step; none without it.
+
+    held    parameters of one kind on this rank
+    """
+    if not plan.autocast.any():
+        return []
+    count = np.where(plan.autocast, plan.micro_batches, 0.0)
+    moved = 4.0 + plan.recipe.activation
+    return [
+        streaming(
+            name, "elementwise", "copy", *("update", "update", "fp32", parameters, 1.0, moved),
+            count=count,
+        )
+        for name, parameters in (("weights.cast", held.weights), ("gradients.cast", held.trained))
+    ]  # fmt: skip
 
 
 def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:

@@ -16,6 +16,7 @@ from predictor.arrays import Array, Numeric
 from predictor.models import Model, has_closing_norms
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.records import dataclass, replace
+from predictor.work import written
 from predictor.work.primitives import Operator, gemm, streaming
 from predictor.work.setting import Learning, Portion, Software
 
@@ -30,11 +31,6 @@ SCALED = ("fp8_block", "mxfp8", "nvfp4")
 of the weights adds up along another than the other two, so that Transformer Engine narrows inputs
 and gradients for both in one kernel, which reads once and writes twice (2.5 to 2.14,
 pytorch/module/linear.py and grouped_linear.py: `set_usage(rowwise=True, columnwise=True)`)."""
-
-IN_PARTS = (8.0, 15.0)
-"""Kernels of an RMS norm that nothing fuses, forward and backward: cast, square, mean, sum, root,
-product, cast and weight (Transformers 4.57, models/llama/modeling_llama.py: LlamaRMSNorm), and what
-autograd runs for these."""
 
 MANY_ROWS = 64.0
 """Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
@@ -371,32 +367,21 @@ class WorkList:
         self.stream(f"{name}.lora_add.bwd", "elementwise", "add", m, k, 3 * size, phase="backward")
 
     def norm(self, name: str, rows: Numeric | None = None, width: Numeric | None = None) -> None:
-        """A norm over the residual stream, unless other rows and width are stated: read and
-        written; with the sum that goes into it, two read and two written.
-
-        An RMS norm that nothing fuses is the kernels of its definition in fp32 (Touvron et al.
-        2023, their code): casts both ways, square, mean, product, weight; backward the weight's
-        gradient, two products and a sum for the mean, one for the square, and an addition.
-        """
+        """A norm over the residual stream, unless other rows and width are stated (`written`)."""
+        found = written.norm(self.model.norm, self.software, rows is None and width is None)
         rows = self.portion.rows if rows is None else rows
         width = self.hidden if width is None else width
-        kind, size = self.model.norm, self.size
-        forward, backward = (4 if self.software.sums else 2) * size, 3 * size
-        launched, kept = (1.0, 1.0), size
-        if kind == "rmsnorm" and not self.software.rms:
-            casts = 2 * (size + 4.0) if size < 4 else 0.0
-            forward, backward = casts + 5 * 4.0 + 2 * size, casts + 10 * 4.0 + 6 * size
-            launched, kept = IN_PARTS, 4.0 + size  # what is squared, and what the weight scales
+        kind = self.model.norm
         self.stream(
             name,
             "norm",
             kind,
             rows,
             width,
-            forward,
-            backward=(f"{kind}_bwd", backward),
-            saved=kept * rows * width,
-            kernels=launched,
+            found.forward,
+            backward=(f"{kind}_bwd", found.backward),
+            saved=found.kept * rows * width,
+            kernels=found.kernels,
         )
 
     def closing_norm(self, name: str) -> None:
@@ -411,14 +396,15 @@ class WorkList:
         if self.software.sums:
             return
         rows, h, size, mask = self.portion.rows, self.hidden, self.size, self.mask
+        forward, backward = written.addition(self.software)
         self.stream(
             name,
             "elementwise",
             "dropout_add" if mask else "add",
             rows,
             h,
-            3 * size + mask,
-            backward=("add", 3 * size),
+            forward + mask,
+            backward=("add", backward),
             saved=mask * rows * h,
         )
         if mask:
@@ -447,20 +433,25 @@ class WorkList:
         """
         gated = self.model.gated
         kind = "swiglu" if gated else self.model.activation
-        reads = 2.0 if gated else 1.0
-        streams = (reads + 1, 2 * reads + 1)
-        if gated and not self.software.chains:
-            streams = (5.0, 8.0)  # silu, then the product, each a kernel of its own
-        rows, size = (self.portion.tokens if rows is None else rows), self.size
+        size, reads = self.size, 2.0 if gated else 1.0
+        found = written.Small((reads + 1) * size, (2 * reads + 1) * size, kept=reads * size)
+        if gated and not self.software.chains:  # silu, then the product, each a kernel of its own
+            found = replace(found, forward=5.0 * size, backward=8.0 * size)
+        if kind == written.NEW_GELU:
+            kind = "gelu"
+            if not self.software.rms:
+                found = written.gelu(self.software)
+        rows = self.portion.tokens if rows is None else rows
         self.stream(
             name,
             "elementwise",
             kind,
             rows,
             columns,
-            streams[0] * size + beside[0],
-            backward=(f"{kind}_bwd", streams[1] * size + beside[1]),
-            saved=reads * size * rows * columns,
+            found.forward + beside[0],
+            backward=(f"{kind}_bwd", found.backward + beside[1]),
+            saved=found.kept * rows * columns,
+            kernels=found.kernels,
         )
 
     def feed_forward(

@@ -88,13 +88,23 @@ PASSES = (
 """Model, and (sequences, tokens before) of a prompt and of decoding passes."""
 
 
+TABLES = ("real_steps.csv", "real_others.csv")
+"""What is written of `STEPS`, and of `OTHERS`."""
+
+STRANGE, AUTOCAST, COMPILED = "transformers", "autocast", "compiled"
+"""Whose code: how the names begin of HuggingFace's, how they end of loops under autocast, and that
+of plain ones that are compiled."""
+
+
 def named(name: str) -> Model:
     """A model of the catalog, or the mixture."""
     return MIXTURE if name == MIXTURE.name else catalog.model(name)
 
 
-def _autocast(module: Any, torch: Any) -> Any:
+def _autocast(module: Any) -> Any:
     """A module that computes in bf16 with weights in fp32, as `torch.autocast` has it."""
+    import torch
+
     module, plain = module.float(), module.forward
 
     def forward(tokens: Any, target: Any) -> Any:
@@ -105,16 +115,71 @@ def _autocast(module: Any, torch: Any) -> Any:
     return module
 
 
+def _module(check: Any, device: Any, whose: str, recompute: str) -> Any:
+    """A model by whose code it is, and what is done to it."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    from profiler import huggingface, step
+
+    if whose.startswith(STRANGE):
+        module: Any = huggingface.causal(check.model, check.seq_len, "bf16", device)
+        if recompute == "full":
+            module.model.gradient_checkpointing_enable({"use_reentrant": False})
+    else:
+        module = step.module_of(check, device)
+        for block in module.blocks if recompute == "full" else ():
+            plain = block.forward
+            block.forward = lambda x, f=plain: checkpoint(f, x, use_reentrant=False)
+    if whose.endswith(AUTOCAST):
+        module = _autocast(module)
+    return torch.compile(module) if whose == COMPILED else module
+
+
+def _plan(whose: str, recompute: str) -> dict[str, object]:
+    """What a step's row says of its plan beside `profiler.step.row`."""
+    found: dict[str, object] = {"recompute": recompute}
+    if whose.startswith(STRANGE):
+        found["fused_norm"] = 0  # norms and activations are written out in their code
+    if whose == COMPILED:
+        found["fused"] = 1
+    if whose.endswith(AUTOCAST):
+        wide = ("weight_bytes", "gradient_bytes", "reduce_bytes")
+        found |= {**dict.fromkeys(wide, 4.0), "optimizer_bytes": 8.0}
+    return found
+
+
+def _timed(check: Any, device: Any, whose: str, recompute: str, told: Any) -> dict[str, Any]:
+    """The row of a step, with what a sensor tells and the memory that it took."""
+    import torch
+
+    from profiler import step
+    from profiler.sensors import sustained
+    from profiler.timing import Sample
+
+    once = step.step_of(check, device, _module(check, device, whose, recompute))
+    once()
+    device.synchronize()
+    if device.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    found = sustained(once, device, told, LASTING) if told is not None else {}
+    samples = [Sample(found["call_s"], 0.0)] if found else step.time_step(once, device, LASTING)
+    row = step.row(check, samples, device, step.Layout(whose)) | _plan(whose, recompute) | found
+    row["point_id"] += f"_{recompute}"
+    if device.on_gpu:
+        row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        row["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
+    return row
+
+
 def steps(
     device: Any, until: float, chosen: tuple[tuple[str, int, int, str, str], ...] = STEPS
 ) -> Iterator[dict[str, Any]]:
     """Time the steps while there is time; those that do not fit its memory are left out."""
     import torch
-    from torch.utils.checkpoint import checkpoint
 
-    from profiler import huggingface, step
-    from profiler.sensors import sensor, sustained
-    from profiler.timing import Sample
+    from profiler import step
+    from profiler.sensors import sensor
 
     told = sensor(device)
     for name, sequences, length, whose, recompute in chosen:
@@ -122,49 +187,9 @@ def steps(
             return
         check = step.Check(named(name), length, sequences, "bf16")
         try:
-            strange = whose.startswith("transformers")
-            if strange:
-                module: Any = huggingface.causal(check.model, length, "bf16", device)
-                if recompute == "full":
-                    module.model.gradient_checkpointing_enable({"use_reentrant": False})
-            else:
-                module = step.module_of(check, device)
-                if recompute == "full":
-                    for block in module.blocks:
-                        plain = block.forward
-                        block.forward = lambda x, f=plain: checkpoint(f, x, use_reentrant=False)
-            if whose.endswith("autocast"):
-                module = _autocast(module, torch)
-            if whose == "compiled":
-                module = torch.compile(module)
-            once = step.step_of(check, device, module)
-            once()
-            device.synchronize()
-            if device.on_gpu:
-                torch.cuda.reset_peak_memory_stats()
-            found: dict[str, float] = {}
-            if told is not None:
-                found = sustained(once, device, told, LASTING)
-            samples = (
-                [Sample(found["call_s"], 0.0)] if found else step.time_step(once, device, LASTING)
-            )
-            kind = step.Layout(whose)
-            row = step.row(check, samples, device, kind) | {"recompute": recompute} | found
-            if strange:
-                row["fused_norm"] = 0  # norms and activations are written out in their code
-            if whose == "compiled":
-                row["fused"] = 1
-            if whose.endswith("autocast"):
-                row |= dict.fromkeys(("weight_bytes", "gradient_bytes", "reduce_bytes"), 4.0)
-                row["optimizer_bytes"] = 8.0
-            row["point_id"] += f"_{recompute}"
-            if device.on_gpu:
-                row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-                row["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
-            yield row
+            yield _timed(check, device, whose, recompute, told)
         except torch.OutOfMemoryError:
             print("does not fit:", name, sequences, length, flush=True)
-        module = once = None
         gc.collect()  # what was checkpointed holds itself
         if device.on_gpu:
             torch.cuda.empty_cache()
@@ -240,7 +265,8 @@ def compare(folder: Path, accelerator: str) -> None:
     from predictor.catalog import load
     from reckon.verbs.validating import validate
 
-    table = pd.read_csv(folder / "real_steps.csv").assign(accelerator=accelerator)
+    found = [path for path in map(folder.joinpath, TABLES) if path.exists()]
+    table = pd.concat([pd.read_csv(path) for path in found]).assign(accelerator=accelerator)
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "steps.csv"
         table.to_csv(path, index=False)

@@ -73,22 +73,12 @@ much to do again before and after its walk (so chosen that causal prompts of an 
 `tools/attention_sweep.py`, come as near to its peak at 512 tokens as at 8,192)."""
 
 
-def _in_order(mean: Array, waves: Array) -> Array:
-    """When the last block is done where heads start one after the other and the blocks of a head in
-    the order of their rows (flash_fwd_kernel.h of FlashAttention 2: `m_block = blockIdx.x`), in
-    walks of the longest block.
-
-    Behind a causal mask each block has more keys to walk over than the one before, so that the
-    longest of all begins last: as soon as the work before it, spread over all processors, is done;
-    in the second wave, as the blocks of the first end. Backward the longest of each head begins
-    first, of the last head still late.
-
-    mean    walk of a block, over the longest
-    waves   blocks of a processor, on average
-    """
-    second = 2.0 * mean - 1.0 + (waves - 1.0) * (2.0 - 2.0 * mean)
-    begins = np.where(waves < 2.0, second, mean * waves - (2.0 * mean - 1.0))
-    return np.asarray(1.0 + np.where(waves > 1.0, begins, 0.0))
+LATE = 0.6
+"""What blocks of unequal walks take beyond their work spread evenly over all processors, in walks of
+the longest, where heads start one after the other and the blocks of a head in the order of their
+rows (flash_fwd_kernel.h of FlashAttention 2: `m_block = blockIdx.x`): behind a causal mask each has
+more keys to walk over than the one before, and the longest of all begins last. Counted block by
+block it is 0.62 for whole prompts and 0.59 for their second halves, whatever the number of heads."""
 
 
 def _timed_alone(shapes: Shapes, accelerator: Accelerator) -> Ideal:
@@ -104,7 +94,7 @@ def _timed_alone(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     longest = shapes.n + MASKED[name] * causal * tile
     mean = np.minimum((seen + MASKED[name] * causal * tile) / longest, 1.0)
     waves = np.ceil(shapes.m / ATTENTION_TILE) * shapes.batch / sms
-    ends = _in_order(mean, waves) if name == "flash2" else np.maximum(mean * waves, 1.0)
+    ends = np.maximum(mean * waves + (LATE if name == "flash2" else 0.0), 1.0)
     walks = steps * ends * longest * tile * 4.0 * shapes.k / (peak / sms)
     time = np.maximum(np.maximum(compute, floor), walks)
     rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)

@@ -150,10 +150,12 @@ def test_separate_kernels_save_the_input_of_the_projection() -> None:
 
 def test_what_nothing_joins_is_the_kernels_of_its_definition() -> None:
     """RMS norm of 16 bits: casts both ways (2 + 4 bytes each), square, mean, product and weight in
-    fp32; rotary encoding in three passes; silu (2 + 2) and the product (2 + 2 + 2)."""
+    fp32; backward its two products (8 + 12), a sum and its spread (4 + 4), the square's power,
+    factor and product (8 + 8 + 12) and a sum (12) in fp32, and three passes over the weight's;
+    rotary encoding in three passes; silu (2 + 2) and the product (2 + 2 + 2)."""
     found = {o.name: o for o in step_operators(DENSE, trained(fused=False))}
     assert float(found["mlp.norm"].bytes) == OWN * H * (2 * (2 + 4) + 5 * 4 + 2 * 2)
-    assert float(found["mlp.norm.bwd"].bytes) == OWN * H * (2 * (2 + 4) + 10 * 4 + 6 * 2)
+    assert float(found["mlp.norm.bwd"].bytes) == OWN * H * (2 * (2 + 4) + 17 * 4 + 6 * 2)
     rope = T * (HEADS + KV) * D // TP * 3 * 4
     assert float(found["attention.rope"].bytes) == rope
     assert float(found["attention.rope.bwd"].bytes) == rope

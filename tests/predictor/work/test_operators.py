@@ -65,10 +65,10 @@ def test_activation_bytes_are_korthikanti_table_2(
 
 
 def test_a_norm_that_nothing_fuses_is_its_kernels(plan: Make) -> None:
-    """Llama's RMS norm in 16 bits with its fp32 casts: 36 bytes an element forward, 64 backward,
+    """Llama's RMS norm in 16 bits with its fp32 casts: 36 bytes an element forward, 92 backward,
     against 4 and 6 of the fused one; a layer norm is one kernel either way."""
     llama, mpt = catalog.model("llama3-8b"), catalog.model("mpt-7b")
-    for model, expected in ((llama, (36, 64)), (mpt, (4, 6))):
+    for model, expected in ((llama, (36, 92)), (mpt, (4, 6))):
         listed = step_operators(model, plan(tp=1.0, fused=False))
         moved = {o.name: float(o.bytes / (o.m * o.n)) for o in listed if o.op == "norm"}
         assert (moved["mlp.norm"], moved["mlp.norm.bwd"]) == expected

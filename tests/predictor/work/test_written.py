@@ -1,0 +1,76 @@
+"""Small kernels of a model's own code, and what autocast adds, by hand counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.plans import TrainingPlan
+from predictor.records import replace
+from predictor.work import step_operators
+from predictor.work.communication import Held
+from predictor.work.training import cast_operators
+
+LOOP = TrainingPlan(
+    tp=1.0, pp=1.0, dp=1.0, micro_batch=2.0, seq_len=1024.0, global_batch=8.0, sharding="none",
+    framework="pytorch", fused=False, fused_norm=True, weight_bytes=2.0,
+)  # fmt: skip
+WIDE = replace(LOOP, weight_bytes=4.0)
+
+
+def moved(model: str, plan: TrainingPlan) -> dict[str, float]:
+    """Bytes per element of small kernels by name."""
+    listed = step_operators(catalog.model(model), plan)
+    return {o.name: float(o.bytes / (o.m * o.n)) for o in listed if o.op in ("norm", "elementwise")}
+
+
+def test_gpt2s_gelu_is_eight_kernels_in_its_own_code() -> None:
+    """16 bits: cube (4), factor (4), sum (6), factor (4), tanh (4), one more (4), half (4), product
+    (6); one kernel reads and writes (4, and 6 back)."""
+    for fused_norm, expected in ((True, (4.0, 6.0)), (False, (36.0, 56.0))):
+        found = moved("gpt2-355m", replace(LOOP, fused_norm=fused_norm))
+        assert (found["mlp.activation"], found["mlp.activation.bwd"]) == expected
+    # Who wrote another GELU, or fuses, has one kernel.
+    assert moved("gpt3-1.3b", replace(LOOP, fused_norm=False))["mlp.activation"] == 4.0
+    assert moved("gpt2-355m", replace(LOOP, fused=True))["mlp.activation"] == 4.0
+
+
+def test_autocast_is_a_plain_loop_with_whole_wide_weights_and_narrow_arithmetic() -> None:
+    assert WIDE.autocast.all()
+    for other in (
+        LOOP, replace(WIDE, framework="megatron-lm"), replace(WIDE, sharding="fsdp"),
+        replace(WIDE, precision="fp32"),
+    ):  # fmt: skip
+        assert not other.autocast.any()
+    assert replace(LOOP, weight_bytes=np.array([2.0, 4.0])).autocast.tolist() == [False, True]
+
+
+def test_autocast_widens_the_residual_stream_and_narrows_what_products_read() -> None:
+    """A layer norm reads and writes 4 bytes and is narrowed (4 + 2); back the narrow gradient is
+    widened (2 + 4) and three streams of 4 pass. What a block adds is 2 bytes to 4 of 4."""
+    narrow, wide = moved("gpt2-355m", LOOP), moved("gpt2-355m", WIDE)
+    assert (narrow["mlp.norm"], narrow["mlp.norm.bwd"]) == (4.0, 6.0)
+    assert (wide["mlp.norm"], wide["mlp.norm.bwd"]) == (14.0, 18.0)
+    assert (narrow["mlp.residual"], wide["mlp.residual"]) == (6.0, 10.0)
+    assert (narrow["mlp.residual.bwd"], wide["mlp.residual.bwd"]) == (6.0, 18.0)
+    assert wide["mlp.activation"] == narrow["mlp.activation"]
+
+
+def test_a_batch_of_plans_has_what_each_has_alone() -> None:
+    both = replace(LOOP, weight_bytes=np.array([2.0, 4.0]))
+    model = catalog.model("llama3.2-1b")
+    together = step_operators(model, both)
+    for at, plan in enumerate((LOOP, WIDE)):
+        for one, many in zip(step_operators(model, plan), together, strict=True):
+            assert np.broadcast_to(many.bytes, (2,))[at] == one.bytes
+            assert np.broadcast_to(many.saved, (2,))[at] == one.saved
+
+
+def test_weights_and_gradients_are_cast_once_a_micro_batch() -> None:
+    """4 + 2 bytes a weight before it is multiplied, 2 + 4 a gradient."""
+    held = Held(weights=1000.0, trained=600.0)
+    weights, gradients = cast_operators(WIDE, held)
+    assert (float(weights.bytes), float(gradients.bytes)) == (6000.0, 3600.0)
+    assert weights.count == gradients.count == pytest.approx(4.0)
+    assert cast_operators(LOOP, held) == []

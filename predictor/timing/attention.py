@@ -74,11 +74,11 @@ much to do again before and after its walk (so chosen that causal prompts of an 
 
 
 LATE = 0.6
-"""What blocks of unequal walks take beyond their work spread evenly over all processors, in walks of
+"""What blocks of unequal walks take beyond their work spread evenly over processors, in walks of
 the longest, where heads start one after the other and the blocks of a head in the order of their
 rows (flash_fwd_kernel.h of FlashAttention 2: `m_block = blockIdx.x`): behind a causal mask each has
 more keys to walk over than the one before, and the longest of all begins last. Counted block by
-block it is 0.62 for whole prompts and 0.59 for their second halves, whatever the number of heads."""
+block it is 0.62 for whole prompts and 0.59 for second halves, whatever the number of heads."""
 
 
 def _timed_alone(shapes: Shapes, accelerator: Accelerator) -> Ideal:

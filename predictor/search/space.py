@@ -42,6 +42,7 @@ class Block:
     rows     numbers that do, arrays of one length
     layers   number of the layers' categories, and for every plan the index of its layers in `base`
     base     plans with distinct layers
+    table    which numbers those are: blocks of one table differ in their categories alone
     grid     numbers from which the plans are taken, which many blocks have in common; place says
              where among them each plan is
     """
@@ -51,6 +52,7 @@ class Block:
     group: int
     index: Index
     base: TrainingPlan
+    table: int
     grid: Columns
     place: Index
 
@@ -140,7 +142,7 @@ class Space:
             if key not in varied:
                 whole, _ = self._varied(grid, axes)
                 varied[key] = (whole, *distinct(_batch(fixed, whole)))
-            whole, base, index = varied[key]
+            (whole, base, index), numbers = varied[key], list(varied).index(key)
             there = np.flatnonzero(self._mask(whole, inner, categories))
             if not there.size:
                 continue
@@ -156,7 +158,7 @@ class Space:
                 last, source = self._varied(_only(rows, there), more)
                 at = there[source]
                 table, place = (last, np.arange(len(at))) if more else (whole, inside[at])
-                block = Block(both, last, number, index[at], base, table, place)
+                block = Block(both, last, number, index[at], base, numbers, table, place)
                 yield from block.parted(last["pp"] > 1, piped) if piped else [block]
 
     def _reaches_layers(self, values: list[dict[str, Any]]) -> bool:

@@ -206,11 +206,8 @@ class _Search:
             self.progress(NARROWED + BOUNDED * number / len(self.blocks))
             key = _kernels(block)
             if block.group not in layers and rows.size:
-                if key not in kernels:
-                    base = take(block.base, used[key])
-                    on = self.model, self.cluster, base, self.calibration
-                    kernels[key] = layer_kernels(*on)
-                layers[block.group] = self._layers(block, used[key], kernels[key])
+                found = self._layers(block, used[key], kernels.get(key))
+                layers[block.group], kernels[key] = found
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
         frames = surroundings(self.model, self.cluster, self.calibration, self.blocks, self.rows)
         state = Contenders(self.keep, self.power, self.blocks, each)
@@ -272,12 +269,17 @@ class _Search:
         used = {group: np.unique(np.concatenate(own)) for group, own in needed.items()}
         return _Timed(layers, frames, *laid_out(layers, used))
 
-    def _layers(self, block: Block, used: Index, known: LayerKernels) -> Layers:
-        """Time those of a group's layers that some plan has, whose kernels are known."""
-        own = {name: getattr(block.base, name) for name in COLLECTIVE_CATEGORIES}
-        base = replace(known.base, **own)
-        on = self.model, self.cluster, base, self.calibration
-        found = layer_parts(*on, known=known)
+    def _layers(
+        self, block: Block, used: Index, known: LayerKernels | None = None
+    ) -> tuple[Layers, LayerKernels]:
+        """Time those of a group's layers that some plan has, and their kernels if they are not
+        known from a group that has the same (`_kernels`)."""
+        on = self.model, self.cluster
+        if known is None:
+            known = layer_kernels(*on, take(block.base, used), self.calibration)
+        talks = {name: getattr(block.base, name) for name in COLLECTIVE_CATEGORIES}
+        base = replace(known.base, **talks)
+        found = layer_parts(*on, base, self.calibration, known=known)
         place = np.zeros(block.base.shape[0], dtype=np.intp)
         place[used] = np.arange(len(used))
         share = {
@@ -294,7 +296,7 @@ class _Search:
         for (slot, _), exchange in found.times.inside.items():
             if not slot.behind and slot.place in share:
                 layer = layer + share[slot.place] * exchange.time * exchange.count
-        return Layers(found, place, layer)
+        return Layers(found, place, layer), known
 
     def _bound(self, block: Block, rows: Index, layers: Mapping[int, Layers]) -> Array:
         """Least time of a step [s]: the slowest stage is no faster than the mean one, and for
@@ -486,5 +488,5 @@ def _kernels(block: Block) -> tuple[Any, ...]:
     those of collectives and of the rest of the step aside, and the numbers of distinct layers. The
     order of ranks counts: it says which layers are distinct, and where groups lie."""
     apart = {*COLLECTIVE_CATEGORIES, *STEP_CATEGORIES} - {"rank_order"}
-    categories = tuple(getattr(block.fixed, n) for n in CATEGORY_FIELDS if n not in apart)
+    categories = tuple(getattr(block.base, n) for n in CATEGORY_FIELDS if n not in apart)
     return *categories, block.table

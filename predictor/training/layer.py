@@ -7,15 +7,21 @@ rest share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
+from predictor.arrays import Array, Numeric, distinct_rows, filled, flat, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
-from predictor.plans import LAYER_FIELDS, TrainingPlan, shown_beside
+from predictor.plans import (
+    CATEGORY_FIELDS,
+    LAYER_FIELDS,
+    NUMERIC_FIELDS,
+    TrainingPlan,
+    shown_beside,
+)
 from predictor.records import dataclass, replace
 from predictor.timing import (
     Calibration,
@@ -72,6 +78,47 @@ def distinct(
     columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
     first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
     return flat(plan, shape, first), inverse.reshape(shape)
+
+
+AROUND = (
+    "pp",
+    "dp",
+    "global_batch",
+    "vpp",
+    "dp_shard",
+    "first_layers",
+    "last_layers",
+    "inner_layers",
+    "recompute_chunk",
+    "loader_rate",
+    "useful",
+)
+"""Numbers that say how layers are put together, and of layers no more than `_told_apart`."""
+
+
+def _told_apart(plan: TrainingPlan) -> Iterator[Hashable]:
+    """What tells the layers of single plans apart, as `distinct` does those of a batch."""
+    ranks = groups(plan)
+    yield bool(plan.lone)
+    yield from (getattr(plan, name) for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES)
+    numbers = (getattr(plan, name) for name in NUMERIC_FIELDS if name not in AROUND)
+    for number in (*numbers, *(ranks[name].stride for name in INSIDE)):
+        yield None if number != number else float(number)
+
+
+def layers_of(
+    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+) -> tuple[LayerParts, npt.NDArray[np.intp]]:
+    """Layers of a plan, or those that are distinct in a batch, and which of them each plan has.
+    Single plans whose layers are alike share them, as those of a batch do."""
+    if not plan.shape and not varying(cluster):
+        of = model, cluster, *_told_apart(plan)
+        on = model, cluster, plan, calibration
+        return calibration.once(of, lambda: layer_parts(*on), whole=True), np.zeros((), np.intp)
+    base, index = distinct(plan, varying(cluster))
+    _, first = np.unique(index, return_index=True)
+    machines = flat(cluster, plan.shape, first)
+    return layer_parts(model, machines, base, calibration), index
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -140,12 +140,35 @@ def _taken(cls: Any) -> tuple[Callable[[Any], Any], dict[str, int]]:
     return read, {name: at for at, name in enumerate(names)}
 
 
+@cache
+def _found_out(cls: Any) -> tuple[str, ...] | None:
+    """What a record's dictionary may hold beside its fields: properties that it found out once.
+    None where there is no dictionary, or `__init__` does more than to fill it."""
+    whole = all(one.init for one in dataclasses.fields(cls))
+    if not whole or hasattr(cls, "__post_init__") or "__dict__" not in dir(cls):
+        return None
+    parents = [own for own in cls.__mro__ if own is not object]
+    if any("__slots__" in vars(own) for own in parents):
+        return None
+    every = (item for own in parents for item in vars(own).items())
+    return tuple(name for name, what in every if isinstance(what, cached_property))
+
+
 def replace(record: R, /, **changes: Any) -> R:
     """As `dataclasses.replace`, which asks every field by itself, a hundred of a plan."""
     own: Any = type(record)
     read, places = _taken(own)
     if not changes.keys() <= places.keys():
         return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+    known = _found_out(own)
+    if known is not None:
+        filled = dict(vars(record))
+        for name in known:
+            filled.pop(name, None)
+        filled.update(changes)
+        like: R = object.__new__(own)
+        object.__setattr__(like, "__dict__", filled)
+        return like
     values = list(read(record))
     for name, value in changes.items():
         values[places[name]] = value

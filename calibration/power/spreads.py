@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.stats import t
 
 from predictor.arrays import Array
 from predictor.units import Z80
@@ -36,11 +35,13 @@ def spread_of_another(errors: Array, groups: Sequence[str]) -> float:
     errors    of rows that were predicted without their group, in logarithms, (N,)
     groups    of the rows, (N,)
     """
+    from scipy.special import stdtrit  # a fit alone needs it
+
     names, of = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
     own = np.array([errors[of == at].mean() for at in range(len(names))])
     shared = float(np.sqrt((own**2).mean()))
     level = 0.5 * (1.0 + LEVEL)
-    return float(np.hypot(spread(errors - own[of]), shared * t.ppf(level, len(names)) / Z80))
+    return float(np.hypot(spread(errors - own[of]), shared * stdtrit(len(names), level) / Z80))
 
 
 def spreads_apart(

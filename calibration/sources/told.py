@@ -66,10 +66,15 @@ def noted(row: Row, table: str) -> Row:
     """
     if _empty(row, "notes"):
         return row
-    notes = str(row["notes"])
-    found: dict[str, str] = {}
     path = catalog.data_dir() / "reference" / "noted.csv"
-    for words, line in _phrases(path, table, str(row.get("source", ""))):
-        if _empty(row, line["column"]) and (said := words.search(notes)):
-            found[line["column"]] = said.expand(line["value"])
+    said = _said(path, table, str(row.get("source", "")), str(row["notes"]))
+    found = {column: value for column, value in said if _empty(row, column)}
     return {**row, **found} if found else row
+
+
+@lru_cache(maxsize=4096)
+def _said(path: Path, table: str, source: str, notes: str) -> tuple[tuple[str, str], ...]:
+    """What notes of a source's rows say: columns and what fills them, the last of each counts."""
+    lines = _phrases(path, table, source)
+    found = ((line, words.search(notes)) for words, line in lines)
+    return tuple((line["column"], one.expand(line["value"])) for line, one in found if one)

@@ -40,6 +40,9 @@ READ_OTHERWISE = (
 """Fields of a plan that have columns with rules of their own; every other is read from the column
 of its name, where a table (the project's own, of profiles and of logs) has one."""
 
+READ_BY_NAME = tuple(key for key in TRAINING_FIELDS if key not in READ_OTHERWISE)
+"""Those others."""
+
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
 attention_qkv, and its fine-tuning performance scripts set target_modules to linear_qkv."""
@@ -208,9 +211,7 @@ def _request(
     framework = str(cell(row, "framework") or "neutral").lower()
     framework = FRAMEWORKS.get(framework, framework)
     fields["framework"] = recognised(framework, frameworks()) or "neutral"
-    for key in TRAINING_FIELDS:
-        if key not in READ_OTHERWISE:
-            fields[key] = cell(row, key)
+    fields |= {key: cell(row, key) if key in row else None for key in READ_BY_NAME}
     fields["ep"] = _divided(fields) if model.is_moe else None
     if modules := cell(row, "recompute_modules"):
         named = [name for name in str(modules).split(",") if name in RECOMPUTE_MODULES]

@@ -117,7 +117,20 @@ def model(ref: Ref | Model) -> Model:
         return ref
     if isinstance(ref, str) and not _looks_like_file(ref):
         return _catalog_model(ref, data_dir())
+    if isinstance(ref, Mapping) and all(type(value) in SIMPLE for value in ref.values()):
+        told = tuple((key, type(value), value) for key, value in ref.items())
+        return _described_model(told, data_dir())
     return _model(*_model_spec(ref))
+
+
+SIMPLE = frozenset((str, int, float, bool, type(None)))
+"""Types of values that mappings of models can be told apart by."""
+
+
+@lru_cache(maxsize=256)
+def _described_model(told: tuple[tuple[str, type, Any], ...], _: Path) -> Model:
+    """A model of a mapping of plain values."""
+    return _model(*_model_spec({key: value for key, _, value in told}))
 
 
 @lru_cache(maxsize=256)

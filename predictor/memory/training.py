@@ -38,9 +38,16 @@ MEMORY_FRACTION = 0.95
 """Share of a device's memory that a plan may take which is sought or filled in, unless another is
 stated: a plan at the brim runs out of memory half of the time."""
 
-UNHELD = ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap", "p2p_overlap")
-"""Categories of a plan that change nothing of what a device holds, nor break a law: which
-communication hides."""
+UNHELD = (
+    "rank_order",
+    "tp_overlap",
+    "tp_async_backward",
+    "grad_overlap",
+    "param_overlap",
+    "p2p_overlap",
+)
+"""Categories of a plan that change nothing of what a device holds, nor break a law: which ranks are
+neighbours, and which communication hides."""
 
 HELD, SENT, GATHERED = "held", "sent", "gathered"
 FRAGMENTATION, CONTEXT = "fragmentation", "context"

@@ -69,6 +69,11 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Timed(Drawn):
+    """The same of work as it was timed: nothing exceeds the board's own limit (`as_timed`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Operating:
     """Work as it settles: clock over the reference, time over that at the reference, power [W], and
     what of it memory and links draw [W]."""
@@ -110,6 +115,16 @@ def demand(activity: Activity, constants: PowerConstants) -> Drawn:
     return Drawn(*(np.asarray(part) for part in parts))
 
 
+def as_timed(drawn: Drawn, constants: PowerConstants) -> Timed:
+    """Work was timed under the board's own limit: what exceeds that by the constants is held to it
+    at the reference clock."""
+    if isinstance(drawn, Timed):
+        return drawn
+    room = np.maximum(constants.tracking * constants.limit - drawn.fixed, 0.0)
+    scale = np.minimum(room / np.maximum(drawn.core + drawn.other, 1e-9), 1.0)
+    return Timed(drawn.fixed, drawn.core * scale, drawn.other * scale, drawn.share)
+
+
 def operating(
     drawn: Drawn,
     constants: PowerConstants,
@@ -124,14 +139,11 @@ def operating(
     stated   what of the limit holds at the lowest clock, too, for which clocks are left out [W]:
              heat does not; None: all of it
 
-    Work was timed under the board's own limit: what exceeds that by the constants is held to it at
-    the reference clock; a lower limit, or leakage above the reference, starts from there.
+    A lower limit than the board's, or leakage above the reference, starts from the work `as_timed`.
     """
     own = np.asarray(constants.tracking * constants.limit)
-    room = np.maximum(own - drawn.fixed, 0.0)
-    scale = np.minimum(room / np.maximum(drawn.core + drawn.other, 1e-9), 1.0)
-    core, other = drawn.core * scale, drawn.other * scale
-    fixed = drawn.fixed
+    drawn = as_timed(drawn, constants)
+    fixed, core, other = drawn.fixed, drawn.core, drawn.other
     if temperature is not None:
         fixed = fixed * leaking(constants, temperature)
     bound = np.minimum(np.asarray(limit) * constants.tracking, own)

@@ -12,7 +12,7 @@ import numpy as np
 
 from predictor.arrays import Array, Mask, Numeric
 from predictor.power.constants import PowerConstants
-from predictor.power.demand import Drawn, Operating, operating
+from predictor.power.demand import Drawn, Operating, as_timed, operating
 from predictor.records import dataclass
 
 AIR = 1160.0
@@ -126,31 +126,32 @@ def settle(
     resistance = constants.resistance[chassis.cooling]
     limits: Array = np.asarray(limit, float)
     warm: Array = _expected(drawn, share, constants, limits, chassis)
+    timed = [as_timed(one, constants) for one in drawn]
     every = (max(chassis.rows, 1), *(1,) * (warm.ndim - 1))
     throttled: Mask = np.zeros((), dtype=bool)
     moving: Mask = np.ones((1,) * warm.ndim, dtype=bool)
     for turn in range(MOST):
-        states = [operating(one, constants, limits, clock, warm, limit) for one in drawn]
+        states = [operating(one, constants, limits, clock, warm, limit) for one in timed]
         times = [part * one.slower for part, one in zip(share, states, strict=True)]
         longer = sum(times, np.zeros(()))
-        joules = sum((t * one.power for t, one in zip(times, states, strict=True)), np.zeros(()))
-        mean = np.asarray(joules / np.maximum(longer, 1e-15))
+        mean = _over(times, [one.power for one in states])
         mean = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, every, warm.shape))
-        memory = sum((t * one.beside for t, one in zip(times, states, strict=True)), np.zeros(()))
-        warming = mean - (1.0 - constants.beside) * memory / np.maximum(longer, 1e-15)
+        memory = _over(times, [one.beside for one in states])
+        warming = mean - (1.0 - constants.beside) * memory
         around = ambient(mean, chassis)
         temperature = around + resistance * warming
         gap = package_gap(mean, resistance, chassis)
         throttled = throttled | (temperature + 0.5 * gap > constants.slowdown + 0.05)
+        now = np.minimum(temperature, constants.slowdown)
+        if not np.any(throttled):
+            if turn + 1 >= ROUNDS:
+                break
+            warm = now
+            continue
         # None draws less than without a context; what stands before it may cool down meanwhile.
         carried = (constants.slowdown - 0.5 * gap - around) / resistance
         room = np.maximum(carried, constants.off) / warming
-        powers = np.broadcast_arrays(*(one.power / constants.tracking for one in states))
-        # Above the most that is drawn a limit holds nothing, nor below the least: at the lowest
-        # clock that stays, and what lets a warmer chip go on starts from there.
-        holding = np.clip(limits, np.minimum.reduce(powers), np.maximum.reduce(powers))
-        held = np.minimum(holding * room, limit)
-        now = np.minimum(temperature, constants.slowdown)
+        held = np.minimum(_holding(limits, states, constants) * room, limit)
         apart = (np.abs(held / limits - 1.0) > NEAR) | (np.abs(now - warm) > DEGREES)
         # A plan that has settled stays as it is, whatever others of its batch do.
         moving = moving & (turn + 1 < ROUNDS or np.any(throttled & apart, axis=0, keepdims=True))
@@ -165,6 +166,20 @@ def settle(
         throttled=np.asarray(throttled),
         gap=np.asarray(gap),
     )
+
+
+def _over(times: Sequence[Array], powers: Sequence[Array]) -> Array:
+    """Mean power of all phases [W]."""
+    joules = sum((t * power for t, power in zip(times, powers, strict=True)), np.zeros(()))
+    return np.asarray(joules / np.maximum(sum(times, np.zeros(())), 1e-15))
+
+
+def _holding(limits: Array, states: Sequence[Operating], constants: PowerConstants) -> Array:
+    """Limits as far as they hold anything [W]. Above the most that is drawn one holds nothing, nor
+    below the least: at the lowest clock that stays, and what lets a warmer chip go on starts from
+    there."""
+    powers = np.broadcast_arrays(*(one.power / constants.tracking for one in states))
+    return np.asarray(np.clip(limits, np.minimum.reduce(powers), np.maximum.reduce(powers)))
 
 
 def _expected(

@@ -85,7 +85,7 @@ def powered(
         shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
         slower, power = (np.broadcast_to(each, shape) for each in (one.slower, one.power))
         slowest = slower.max(axis=0) if together else slower.mean(axis=0)
-        if together:
+        if together and np.any(slower != 1.0):
             power = (slower * power + (slowest - slower) * idle) / slowest
         mine = mine + time * slower.min(axis=0)
         phase = name.partition(".")[0]

@@ -17,7 +17,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, TrainingPlan
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.search import steadiness
 from predictor.search.bounds import Within
 from predictor.search.contenders import Contenders, frontier
@@ -34,10 +34,11 @@ from predictor.search.ranking import (
 from predictor.search.space import Block, Space, counted, space_of
 from predictor.search.steadiness import Arithmetic
 from predictor.search.surroundings import surroundings
-from predictor.timing import Calibration, Timing
+from predictor.timing import Calibration
 from predictor.training import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
+    LayerKernels,
     LayerTimes,
     Parts,
     Step,
@@ -48,6 +49,7 @@ from predictor.training import (
     frame,
     interval,
     joined,
+    layer_kernels,
     layer_parts,
     parts,
     stretched,
@@ -194,7 +196,7 @@ class _Search:
         """Time what is left, most promising blocks and plans first."""
         layers: dict[int, Layers] = {}
         used: dict[tuple[Any, ...], Index] = {}
-        kernels: dict[tuple[Any, ...], Timing] = {}
+        kernels: dict[tuple[Any, ...], LayerKernels] = {}
         for block, rows in zip(self.blocks, self.rows, strict=True):
             key = _kernels(block)
             own = np.unique(block.index[rows])
@@ -205,8 +207,7 @@ class _Search:
             key = _kernels(block)
             if block.group not in layers and rows.size:
                 found = self._layers(block, used[key], kernels.get(key))
-                layers[block.group] = found
-                kernels[key] = found.parts.listed.timing
+                layers[block.group], kernels[key] = found
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
         frames = surroundings(self.model, self.cluster, self.calibration, self.blocks, self.rows)
         state = Contenders(self.keep, self.power, self.blocks, each)
@@ -268,10 +269,17 @@ class _Search:
         used = {group: np.unique(np.concatenate(own)) for group, own in needed.items()}
         return _Timed(layers, frames, *laid_out(layers, used))
 
-    def _layers(self, block: Block, used: Index, timing: Timing | None = None) -> Layers:
-        """Time those of a group's layers that some plan has."""
-        base = take(block.base, used)
-        found = layer_parts(self.model, self.cluster, base, self.calibration, timing)
+    def _layers(
+        self, block: Block, used: Index, known: LayerKernels | None = None
+    ) -> tuple[Layers, LayerKernels]:
+        """Time those of a group's layers that some plan has, and their kernels if they are not
+        known from a group that has the same (`_kernels`)."""
+        on = self.model, self.cluster
+        if known is None:
+            known = layer_kernels(*on, take(block.base, used), self.calibration)
+        talks = {name: getattr(block.base, name) for name in COLLECTIVE_CATEGORIES}
+        base = replace(known.base, **talks)
+        found = layer_parts(*on, base, self.calibration, known=known)
         place = np.zeros(block.base.shape[0], dtype=np.intp)
         place[used] = np.arange(len(used))
         share = {
@@ -288,7 +296,7 @@ class _Search:
         for (slot, _), exchange in found.times.inside.items():
             if not slot.behind and slot.place in share:
                 layer = layer + share[slot.place] * exchange.time * exchange.count
-        return Layers(found, place, layer)
+        return Layers(found, place, layer), known
 
     def _bound(self, block: Block, rows: Index, layers: Mapping[int, Layers]) -> Array:
         """Least time of a step [s]: the slowest stage is no faster than the mean one, and for
@@ -478,7 +486,7 @@ class _Search:
 def _kernels(block: Block) -> tuple[Any, ...]:
     """What blocks have in common that run the same kernels in the same layers: their categories,
     those of collectives and of the rest of the step aside, and the numbers of distinct layers. The
-    order of ranks counts: it says which layers are distinct."""
+    order of ranks counts: it says which layers are distinct, and where groups lie."""
     apart = {*COLLECTIVE_CATEGORIES, *STEP_CATEGORIES} - {"rank_order"}
-    categories = tuple(getattr(block.fixed, n) for n in CATEGORY_FIELDS if n not in apart)
-    return *categories, block.base.shape
+    categories = tuple(getattr(block.base, n) for n in CATEGORY_FIELDS if n not in apart)
+    return *categories, block.table

@@ -40,8 +40,10 @@ class Block:
 
     fixed    the categories, and numbers that do not vary
     rows     numbers that do, arrays of one length
-    layers   number of the layers' categories, and for every plan the index of its layers in `base`
+    group    number of the layers' categories
     base     plans with distinct layers
+    table    which numbers those are: groups of one table differ in their categories alone
+    index    for every plan, of its layers in `base`
     grid     numbers from which the plans are taken, which many blocks have in common; place says
              where among them each plan is
     """
@@ -49,8 +51,9 @@ class Block:
     fixed: TrainingPlan
     rows: Columns
     group: int
-    index: Index
     base: TrainingPlan
+    table: int
+    index: Index
     grid: Columns
     place: Index
 
@@ -61,16 +64,6 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.index)
-
-    def parted(self, there: Mask, fields: Mapping[str, Any]) -> Iterator[Block]:
-        """The plans apart: those that are not `there`, and those that are, with other categories of
-        the step."""
-        for mask, changed in ((~there, {}), (there, fields)):
-            if mask.any():
-                rows = _only(self.rows, mask)
-                fixed = replace(self.fixed, **changed)
-                index, place = self.index[mask], self.place[mask]
-                yield replace(self, fixed=fixed, rows=rows, index=index, place=place)
 
     def plan(self, chosen: Index | slice) -> TrainingPlan:
         """Some of the plans, as a batch."""
@@ -128,36 +121,63 @@ class Space:
     def blocks(self) -> Iterator[Block]:
         """Every plan once, in batches of one set of categories."""
         grid = self.grid()
-        inner = [c for c in self.choices if self._reaches_layers(c[0])]
-        outer = [c for c in self.choices if not self._reaches_layers(c[0])]
+        able = [self._somewhere(choice, grid) for choice in self.choices]
+        inner = [c for c in able if self._reaches_layers(c[0])]
+        outer = [c for c in able if not self._reaches_layers(c[0])]
         piped = self._with_pipelines()
-        varied: dict[tuple[str, ...], tuple[Columns, TrainingPlan, Index]] = {}
-        for number, categories in enumerate(_combinations(inner)):
+        tables: dict[tuple[str, ...], tuple[Columns, Index]] = {}
+        layers: dict[tuple[str, ...], tuple[TrainingPlan, Index]] = {}
+        groups: dict[tuple[Any, ...], TrainingPlan] = {}
+        for categories in _combinations(inner):
             fixed = self._fixed(categories)
             axes = self._axes(fixed, inner=True)
-            # Which plans have distinct layers depends on the order of ranks too.
-            key = (*(axis.field for axis in axes), fixed.rank_order)
-            if key not in varied:
-                whole, _ = self._varied(grid, axes)
-                varied[key] = (whole, *distinct(_batch(fixed, whole)))
-            whole, base, index = varied[key]
+            whole, _ = self._table(tables, grid, (), axes)
             there = np.flatnonzero(self._mask(whole, inner, categories))
             if not there.size:
                 continue
-            rows, index, inside = _only(whole, there), index[there], there
-            own = {name: getattr(fixed, name) for name in CATEGORY_FIELDS}
-            base = replace(base, **own)
+            # Which plans have distinct layers depends on the order of ranks too.
+            key = (*_names(axes), fixed.rank_order)
+            if key not in layers:
+                layers[key] = distinct(_batch(fixed, whole))
+            base, index = layers[key]
+            alike = key, _of_layers(fixed, self.setting.model)
+            if alike not in groups:
+                own = {name: getattr(fixed, name) for name in CATEGORY_FIELDS}
+                groups[alike] = replace(base, **own)
+            told = list(groups).index(alike), groups[alike], list(layers).index(key)
+            rows = _only(whole, there)
             for others in _combinations(outer):
-                there = np.flatnonzero(self._mask(rows, outer, others))
-                if not there.size:
+                inside = there[self._mask(rows, outer, others)]
+                if not inside.size:
                     continue
                 both = replace(fixed, **_merged(others))
                 more = self._axes(both, inner=False)
-                last, source = self._varied(_only(rows, there), more)
-                at = there[source]
-                table, place = (last, np.arange(len(at))) if more else (whole, inside[at])
-                block = Block(both, last, number, index[at], base, table, place)
-                yield from block.parted(last["pp"] > 1, piped) if piped else [block]
+                table, source = self._table(tables, whole, _names(axes), more)
+                chosen = np.zeros(len(index), dtype=bool)
+                chosen[inside] = True
+                place = np.flatnonzero(chosen[source])
+                for one, at in _parted(both, place, table["pp"] > 1, piped):
+                    yield Block(one, _only(table, at), *told, index[source[at]], table, at)
+
+    def _somewhere(self, choice: Any, grid: Columns) -> Any:
+        """A choice without what is a plan of its own nowhere."""
+        values, sensible = choice
+        others = [own for own in values[1:] if sensible(self.setting, grid, own).any()]
+        return [*values[:1], *others], sensible
+
+    def _table(
+        self,
+        known: dict[tuple[str, ...], tuple[Columns, Index]],
+        rows: Columns,
+        along: tuple[str, ...],
+        axes: list[Axis],
+    ) -> tuple[Columns, Index]:
+        """Rows that vary `along` some axes, extended by more of them, and for each the one that it
+        came from: one table for all blocks that have those axes."""
+        key = *along, "|", *_names(axes)
+        if key not in known:
+            known[key] = self._varied(rows, axes) if axes else (rows, np.arange(len(rows["tp"])))
+        return known[key]
 
     def _reaches_layers(self, values: list[dict[str, Any]]) -> bool:
         """Whether a choice changes anything inside a layer: by its own fields, or by habits of the
@@ -240,6 +260,33 @@ def template(
     if found.single:
         raise InputError(f"{found.single} is of a single plan: ask reckon predict train for it")
     return replace(found.plan, dp_shard=np.nan), found.assumed
+
+
+def _of_layers(fixed: TrainingPlan, model: Model) -> tuple[Any, ...]:
+    """Categories on which layers depend, those aside that say nothing of this model or beside the
+    others."""
+    known = {name: getattr(fixed, name) for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES}
+    if not model.mtp_layers:
+        del known["mtp"]
+    if fixed.recompute not in ("full", "per_op"):
+        del known["stops_early"]
+    return tuple(known.items())
+
+
+def _parted(
+    fixed: TrainingPlan, place: Index, piped: Mask, changed: Mapping[str, Any]
+) -> list[tuple[TrainingPlan, Index]]:
+    """Plans at some places of a table, apart where the framework does something else if there is a
+    pipeline: those without one, and those with one and what is changed."""
+    if not changed:
+        return [(fixed, place)]
+    there = piped[place]
+    both = (fixed, place[~there]), (replace(fixed, **changed), place[there])
+    return [(plan, at) for plan, at in both if at.size]
+
+
+def _names(axes: Sequence[Axis]) -> tuple[str, ...]:
+    return tuple(axis.field for axis in axes)
 
 
 def _fields(entries: list[dict[str, Any]]) -> set[str]:

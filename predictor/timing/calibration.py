@@ -258,6 +258,9 @@ KEPT = 4_000
 """Answers that a calibration keeps: those of single kernels and exchanges, of which a plan has some
 twenty groups, among others."""
 
+KEPT_WHOLE = 64
+"""Answers that are as large as the layers of a plan: some 0.1 MB each."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
@@ -283,16 +286,19 @@ class Calibration:
     fitted_points: frozenset[str] = frozenset()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    _whole: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
-    def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
-        """What `make` answers, kept for when the key is met again."""
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], T], whole: bool = False) -> T:
+        """What `make` answers, kept for when the key is met again; of large answers (`whole`) but
+        few."""
+        table, most = (self._whole, KEPT_WHOLE) if whole else (self._known, KEPT)
         # Another thread may empty the table at any time: what was made is answered, not read again.
-        found: T = self._known.get(key, self)
+        found: T = table.get(key, self)
         if found is self:
             found = make()
-            if len(self._known) >= KEPT:
-                self._known.clear()
-            self._known[key] = found
+            if len(table) >= most:
+                table.clear()
+            table[key] = found
         return found
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:

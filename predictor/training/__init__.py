@@ -16,10 +16,12 @@ from predictor.training.frame import LAYERED, Frame, frame, is_apart
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
+    LayerKernels,
     LayerParts,
     LayerTimes,
     Worklist,
     distinct,
+    layer_kernels,
     layer_parts,
 )
 from predictor.training.ledger import TERMS
@@ -94,6 +96,7 @@ __all__ = [
     "Explanation",
     "Frame",
     "Goodput",
+    "LayerKernels",
     "LayerParts",
     "LayerTimes",
     "Parts",
@@ -125,6 +128,7 @@ __all__ = [
     "interval",
     "is_apart",
     "joined",
+    "layer_kernels",
     "layer_parts",
     "limited",
     "losses",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import arrays
-from predictor.arrays import Array, Numeric, flat, varying
+from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -24,8 +24,7 @@ from predictor.training.layer import (
     LayerParts,
     LayerTimes,
     Worklist,
-    distinct,
-    layer_parts,
+    layers_of,
 )
 
 COMPUTE_TERMS = ("forward", "backward", "recompute")
@@ -91,19 +90,14 @@ def parts(
 
     model, cluster, plan   as `training.predict` takes them
     calibration            efficiencies of kernels and links; its run parameters are not used
-    layers                 what `layer_parts` found for plans with these layers, and for every plan
+    layers                 what `layers_of` found for plans with these layers, and for every plan
                            the index of its own among them; found here if None
     around                 what `frame` found for these plans; found here if None
 
     Operators are timed once per distinct set of the fields on which they depend
     (`plan.LAYER_FIELDS`). Returns the parts and the list of operators behind them.
     """
-    if layers is None:
-        base, index = distinct(plan, varying(cluster))
-        _, first = np.unique(index, return_index=True)
-        machines = flat(cluster, plan.shape, first)
-        layers = layer_parts(model, machines, base, calibration), index
-    own, index = layers
+    own, index = layers_of(model, cluster, plan, calibration) if layers is None else layers
     around = frame(model, cluster, plan, calibration) if around is None else around
     return joined(model, own.times, index, around, plan.schedule), own.listed
 

@@ -7,15 +7,21 @@ rest share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
+from predictor.arrays import Array, Numeric, distinct_rows, filled, flat, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
-from predictor.plans import LAYER_FIELDS, TrainingPlan, shown_beside
+from predictor.plans import (
+    CATEGORY_FIELDS,
+    LAYER_FIELDS,
+    NUMERIC_FIELDS,
+    TrainingPlan,
+    shown_beside,
+)
 from predictor.records import dataclass, replace
 from predictor.timing import (
     Calibration,
@@ -74,6 +80,47 @@ def distinct(
     return flat(plan, shape, first), inverse.reshape(shape)
 
 
+AROUND = (
+    "pp",
+    "dp",
+    "global_batch",
+    "vpp",
+    "dp_shard",
+    "first_layers",
+    "last_layers",
+    "inner_layers",
+    "recompute_chunk",
+    "loader_rate",
+    "useful",
+)
+"""Numbers that say how layers are put together, and of layers no more than `_told_apart`."""
+
+
+def _told_apart(plan: TrainingPlan) -> Iterator[Hashable]:
+    """What tells the layers of single plans apart, as `distinct` does those of a batch."""
+    ranks = groups(plan)
+    yield bool(plan.lone)
+    yield from (getattr(plan, name) for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES)
+    numbers = (getattr(plan, name) for name in NUMERIC_FIELDS if name not in AROUND)
+    for number in (*numbers, *(ranks[name].stride for name in INSIDE)):
+        yield None if number != number else float(number)
+
+
+def layers_of(
+    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+) -> tuple[LayerParts, npt.NDArray[np.intp]]:
+    """Layers of a plan, or those that are distinct in a batch, and which of them each plan has.
+    Single plans whose layers are alike share them, as those of a batch do."""
+    if not plan.shape and not varying(cluster):
+        of = model, cluster, *_told_apart(plan)
+        on = model, cluster, plan, calibration
+        return calibration.once(of, lambda: layer_parts(*on), whole=True), np.zeros((), np.intp)
+    base, index = distinct(plan, varying(cluster))
+    _, first = np.unique(index, return_index=True)
+    machines = flat(cluster, plan.shape, first)
+    return layer_parts(model, machines, base, calibration), index
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Worklist:
     """Operators of a layer and the ends, timed; arrays of (operators, base shape)."""
@@ -86,8 +133,7 @@ def _inside(
     collectives: Iterable[Collective],
     work: Worklist,
     plan: TrainingPlan,
-    cluster: Cluster,
-    calibration: Calibration,
+    network: Network,
     chunked: Mapping[str, Array] | None = None,
 ) -> dict[tuple[Slot, int], Exchange]:
     """Collectives inside a stage, those that the plan has.
@@ -97,7 +143,7 @@ def _inside(
     places: dict[str, list[int]] = {}
     for index, operator in enumerate(work.operators):
         places.setdefault(operator.name, []).append(index)
-    network, shape = Network.of(plan, cluster, calibration), plan.shape
+    shape, architecture = plan.shape, network.cluster.accelerator.architecture
     found: dict[tuple[Slot, int], Exchange] = {}
     taken: dict[Slot, int] = {}
     for collective in collectives:
@@ -110,12 +156,8 @@ def _inside(
             behind = PASSES
         elif collective.behind:
             at = places[collective.behind]
-            window, behind = (
-                _mean_time(work, at),
-                kernel_class(
-                    work.operators[at[0]], plan.attention, cluster.accelerator.architecture
-                ),
-            )
+            window = _mean_time(work, at)
+            behind = kernel_class(work.operators[at[0]], plan.attention, architecture)
         kind = KIND.get(collective.group, collective.group)
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
@@ -260,19 +302,34 @@ def _hops(
     return hops
 
 
-def layer_parts(
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerKernels:
+    """Kernels of layers and ends, timed and added up: the same for plans that differ in
+    `COLLECTIVE_CATEGORIES` alone.
+
+    network   under the ranks of `base`
+    the rest  as of `LayerTimes`
+    """
+
+    base: TrainingPlan
+    listed: Worklist
+    network: Network
+    work: dict[tuple[str, str, str], Array]
+    weights: dict[tuple[str, str], Array]
+    families: dict[tuple[str, str, str], Array]
+    launches: dict[str, Array]
+    kernels: dict[str, Array]
+    sigmas: dict[str, Array]
+
+
+def layer_kernels(
     model: Model,
     cluster: Cluster,
     base: TrainingPlan,
     calibration: Calibration,
     timing: Timing | None = None,
-) -> LayerParts:
-    """Time the layers and ends of plans, kernel by kernel and collective by collective.
-
-    cluster  one, or one for each plan of the batch
-    base     a plan, or a batch that differs in `plan.LAYER_FIELDS` or machines (`distinct`)
-    timing   of the kernels, where it is known from plans that differ in `COLLECTIVE_CATEGORIES`
-    """
+) -> LayerKernels:
+    """Time the kernels of layers and ends of plans; arguments as of `layer_parts`."""
     operators = step_operators(model, base)
     accelerator, shape = cluster.accelerator, base.shape
     zero = np.zeros(shape)
@@ -304,18 +361,48 @@ def layer_parts(
         for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
             before = counts.get(operator.module, zero)
             counts[operator.module] = before + alone * operator.count * each
-    listed = Worklist(tuple(operators), timing)
-    chunked = _chunked(model, listed, base, cluster, calibration)
-    inside = _inside(step_collectives(model, base), listed, base, cluster, calibration, chunked)
-    spreads = {family: doubts[family] / np.maximum(spent[family], 1e-30) for family in spent}
-    times = LayerTimes(
+    return LayerKernels(
+        base=base,
+        listed=Worklist(tuple(operators), timing),
+        network=Network.of(base, cluster, calibration),
         work=work,
         weights=weights,
         families=families,
         launches=launches,
         kernels=kernels,
-        hops=_hops(inside, dict.fromkeys(launches, zero), base),
-        inside=inside,
-        sigmas=spreads,
+        sigmas={family: doubts[family] / np.maximum(spent[family], 1e-30) for family in spent},
     )
-    return LayerParts(base, listed, times)
+
+
+def layer_parts(
+    model: Model,
+    cluster: Cluster,
+    base: TrainingPlan,
+    calibration: Calibration,
+    timing: Timing | None = None,
+    known: LayerKernels | None = None,
+) -> LayerParts:
+    """Time the layers and ends of plans, kernel by kernel and collective by collective.
+
+    cluster  one, or one for each plan of the batch
+    base     a plan, or a batch that differs in `plan.LAYER_FIELDS` or machines (`distinct`)
+    timing   of the kernels, where it is known
+    known    the kernels, where they are known from plans that differ in `COLLECTIVE_CATEGORIES`
+             alone, but for `rank_order`
+    """
+    at = known or layer_kernels(model, cluster, base, calibration, timing)
+    chunked = _chunked(model, at.listed, base, cluster, calibration)
+    called = step_collectives(model, base)
+    inside = _inside(called, at.listed, base, at.network, chunked)
+    none = dict.fromkeys(at.launches, np.zeros(base.shape))
+    times = LayerTimes(
+        work=at.work,
+        weights=at.weights,
+        families=at.families,
+        launches=at.launches,
+        kernels=at.kernels,
+        hops=_hops(inside, none, base),
+        inside=inside,
+        sigmas=at.sigmas,
+    )
+    return LayerParts(base, at.listed, times)

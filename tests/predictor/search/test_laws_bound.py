@@ -33,7 +33,7 @@ def test_the_bound_is_what_the_kernels_of_the_mean_layer_take(name: str) -> None
     apart = 0
     for block in search.blocks:
         rows = np.arange(len(block))[:4]
-        layers = {block.group: search._layers(block, np.arange(block.base.shape[0]))}
+        layers = {block.group: search._layers(block, np.arange(block.base.shape[0]))[0]}
         bounds = search._bound(block, rows, layers)
         for row, bound in zip(rows, bounds, strict=True):
             plan = block.plan(np.array([row]))

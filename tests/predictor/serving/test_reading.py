@@ -9,7 +9,7 @@ import pytest
 from predictor.plans.serving import ServingPlan
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.clients import poisson
-from predictor.serving.reading import ReadTable, erlang, queue
+from predictor.serving.reading import ReadTable, _steady, erlang, queue
 from predictor.serving.tables import PassTable
 from tests.predictor.serving.bare import bare
 
@@ -138,3 +138,12 @@ def test_caches_leave_layer_by_layer_one_pass_after_the_other_by_hand():
     assert found.last[0] == pytest.approx(6.5 + 10.0)
     # It joins the first pass that starts after 12 s, half a second later.
     assert found.last[1] == pytest.approx(12.5 + 10.0)
+
+
+@pytest.mark.parametrize("come", [0.2, 1.0, 3.0])
+def test_what_comes_beyond_the_last_state_stays_in_it(come):
+    """A pass takes all that wait, so that what waits after it is what came in it: Poisson's chances
+    of 0 and 1, and all the rest in the last of three states."""
+    found = _steady(np.array([come]), np.array([1, 1, 1]), np.array([0, 0, 0]))
+    none, one = np.exp(-come), come * np.exp(-come)
+    assert found == pytest.approx([none, one, 1.0 - none - one])

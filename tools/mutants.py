@@ -151,7 +151,11 @@ def tests_of(
         of_room = sorted((wide[one], one) for one in nodes if one.startswith(room))
         contexts |= {one for one in nodes if named in one or EVERY_ROOM in one}
         near = {one for _, one in of_room[:TABLES]} - contexts
-        contexts |= near
+    else:
+        # What a module's tests share is computed by the first that asks, and looked at by others.
+        modules = {one.rpartition(".")[0] for one in contexts}
+        near = {one for one in nodes if one.rpartition(".")[0] in modules} - contexts
+    contexts |= near
     contexts = contexts or {one for who in lines.values() for one in who}
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other, unless it is of little, too.

@@ -284,17 +284,6 @@ def test_prompts_of_the_mean_length_are_read_without_interpolation() -> None:
     assert found == sorted(found)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 4096, 5000])
-def test_numbers_of_prompts_grow_by_no_more_than_half_between_two_nodes(most: int) -> None:
-    """From one to two, then by a half and a third in turn, however many a pass has room for."""
-    own = plan(prefill_workers=2.0, input_len=8.0, chunk=8.0 * most)
-    sizes = np.array(read_table(SMALL, CLUSTER, own, PLAIN, 0.0).sizes)
-    powers = {float(2**n) for n in range(13) if 2**n <= most}
-    halves = {1.5 * power for power in powers - {1.0} if 1.5 * power <= most}
-    assert set(sizes.tolist()) == powers | halves | {float(most)}
-    assert (sizes[1:] <= np.maximum(1.5 * sizes[:-1], 2.0)).all()
-
-
 @pytest.mark.parametrize(("held", "expected"), [(1.0, 1), (2.0, 1), (4.0, 2), (7.0, 3), (99.0, 4)])
 def test_a_worker_reads_what_it_holds_twice_one_prompt_at_least(held: float, expected: int) -> None:
     one = np.array(held)

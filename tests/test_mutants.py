@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import changes, reached, trials
+from tools import changes, mutants, reached, trials
 
 
 def written(folder: Path, text: str) -> list[changes.Mutant]:
@@ -105,3 +105,23 @@ def test_a_mark_stands_before_each_statement_of_a_function() -> None:
     assert told["f"](0) == 2  # type: ignore[operator]
     assert list(reached.MARKS[first : first + 5]) == [0, 0, 1, 1, 0]
     reached.MARKS[first : first + 5] = bytes(5)
+
+
+def test_a_change_of_a_table_is_seen_by_those_that_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several that stand on one line each by its own; in the tests of its own room."""
+    for module in (changes, mutants):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    found = written(tmp_path, "A = 2.5\nB, C = 3.5, (4.5, 5.5)\n\n\ndef f(x):\n    return 6.5\n")
+    assert {one.old: mutants.name_at(one) for one in found} == {
+        "2.5": "A", "3.5": "B", "4.5": "C", "5.5": "C", "6.5": "",
+    }  # fmt: skip
+    tests = tmp_path / "tests" / "predictor" / "room" / "test_one.py"
+    tests.parent.mkdir(parents=True)
+    tests.write_text("def test_a():\n    assert A == one.B\n\n\ndef test_b():\n    assert B\n")
+    named = mutants.namers("tests/predictor/room/")
+    module = "tests.predictor.room.test_one"
+    assert (named["A"], named["B"]) == ({f"{module}.test_a"}, {f"{module}.{n}" for n in
+                                        ("test_a", "test_b")})  # fmt: skip
+    assert not named["C"]

@@ -68,10 +68,19 @@ def name_at(mutant: Mutant) -> str:
     for node in ast.walk(ast.parse((ROOT / mutant.file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign | ast.AnnAssign):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            inside = node.lineno <= mutant.line <= (node.end_lineno or node.lineno)
-            if inside and isinstance(target, ast.Name):
-                return target.id
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            for one, value in pairs:
+                if isinstance(one, ast.Name) and value and holds(value, mutant):
+                    return one.id
     return ""
+
+
+def holds(node: ast.expr, mutant: Mutant) -> bool:
+    """Whether a change is of an expression."""
+    begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+    return begin <= (mutant.line, mutant.start) < end
 
 
 def remembered(mutant: Mutant) -> str:
@@ -98,16 +107,31 @@ def readers(name: str) -> list[tuple[str, int]]:
     return found
 
 
+@cache
+def namers(room: str) -> dict[str, set[str]]:
+    """Test functions of a folder of tests by the names that they read, as of a table, which many
+    of them look at without a line of a function of the project."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted((ROOT / room).rglob("test_*.py")):
+        file = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+        for one in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(one, ast.FunctionDef):
+                for node in ast.walk(one):
+                    own = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+                    found[own].add(f"{file}.{one.name}")
+    return found
+
+
 def tests_of(
     mutant: Mutant,
     reached: dict[str, dict[str, list[str]]],
     nodes: dict[str, list[tuple[float, str]]],
     wide: Mapping[str, int],
 ) -> list[str]:
-    """The tests that reach a mutant's line (of a constant: those lines that read it, those of the
-    file named for it, first of all, and those that look at fields of every room), those of its room
-    before others, those first that reach the fewest lines besides, last those that are only near;
-    node ids."""
+    """The tests that reach a mutant's line (of a constant: those lines that read it, first of all
+    those of its room that name it or are in the file named for its own, and those that look at
+    fields of every room), those of its room before others, those first that reach the fewest lines
+    besides, last those that are only near; node ids."""
     lines = reached.get(mutant.file, {})
     contexts = set(lines.get(str(mutant.line), []))
     soon = not contexts  # run on import
@@ -118,6 +142,8 @@ def tests_of(
     room = mirror.replace("/", ".")
     named = f".test_{Path(mutant.file).stem}."
     first = (f"{room[:-1]}{named}", EVERY_ROOM) if soon else ()
+    naming = namers(mirror)[name] if soon and name else set()
+    contexts |= naming
     near: set[str] = set()
     if soon:
         # Tests that look at tables alone reach hardly a line; they are in the file named for this
@@ -125,13 +151,17 @@ def tests_of(
         of_room = sorted((wide[one], one) for one in nodes if one.startswith(room))
         contexts |= {one for one in nodes if named in one or EVERY_ROOM in one}
         near = {one for _, one in of_room[:TABLES]} - contexts
-        contexts |= near
+    else:
+        # What a module's tests share is computed by the first that asks, and looked at by others.
+        modules = {one.rpartition(".")[0] for one in contexts}
+        near = {one for one in nodes if one.rpartition(".")[0] in modules} - contexts
+    contexts |= near
     contexts = contexts or {one for who in lines.values() for one in who}
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other, unless it is of little, too.
     found = sorted(
         (
-            not context.startswith(first),
+            not context.startswith(first) and context not in naming,
             context in near,
             0 if wide[context] > NARROW else case // AT_ONCE,
             not one[1].startswith(mirror),

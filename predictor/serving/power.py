@@ -107,7 +107,7 @@ def _sent(model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric) -> Ar
     for one in pass_collectives(model, plan, tokens, rows):
         size = np.asarray(ranks[one.group].size, float)
         twice = 2.0 if one.op == "allreduce" else 1.0
-        share = twice * (size - 1.0) / np.maximum(size, 1.0)
+        share = twice * (size - 1.0) / size
         found = found + share * np.asarray(one.bytes) * one.count
     return found
 

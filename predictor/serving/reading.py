@@ -118,7 +118,7 @@ def read_table(
     own = calibration.serving.of(plan.framework, plan.era)
     machines, reads = readers(plan, cluster)
     most = int(most_together(plan, held_by_worker(model, cluster, plan, calibration.run)))
-    doubling = 2.0 ** np.arange(0, 11)
+    doubling = 2.0 ** np.arange(np.log2(most))
     nodes = np.unique(np.append(np.concatenate([doubling, 1.5 * doubling[1:]]), most))
     sizes = nodes[nodes <= most]
     mean = float(plan.input_len)

@@ -84,7 +84,7 @@ def span(group: Group, cluster: Cluster) -> Span:
 
 def bus_factor(op: str, size: Numeric) -> Numeric:
     """Bus bandwidth over algorithm bandwidth, in nccl-tests' conventions."""
-    share = (size - 1.0) / np.maximum(size, 1.0)
+    share = (size - 1.0) / size
     if op == "allreduce":
         return 2.0 * share
     return share if op in ("allgather", "reducescatter", "alltoall") else 1.0
@@ -105,7 +105,7 @@ def volume(
     factor = np.asarray(bus_factor(op, domains if op == "alltoall" else size), float)
     if op == "allreduce":
         tree = np.where(np.asarray(domains) > 2, 2.0, 1.0)
-        switch = np.where(in_switch, 1.0 + 1.0 / np.maximum(size, 1.0), np.inf)
+        switch = np.where(in_switch, 1.0 + 1.0 / np.asarray(size), np.inf)
         factor = np.minimum(factor, np.minimum(tree, switch))
     return np.asarray(np.where(np.asarray(domains) > 1, message * factor, 0.0))
 
@@ -169,7 +169,7 @@ def _outward(place: Span) -> Array:
 def _inner_share(op: str, place: Span) -> Array:
     """Share of a message that the ranks of one domain exchange among themselves."""
     if op == "alltoall":
-        return place.below / np.maximum(place.size, 1.0)
+        return place.below / place.size
     return np.asarray(0.0 if op in ("p2p", "broadcast") else 1.0)
 
 

@@ -31,6 +31,9 @@ from predictor.training.software import ATTENTION, Environment, environment_of, 
 from predictor.training.step import Step, assemble
 from predictor.training.taxes import taxes
 
+SHOWN = 1e-6
+"""Share of a step from which on something is more than what sums are rounded by."""
+
 LONGEST = 5
 """Operators that are named."""
 
@@ -274,7 +277,7 @@ def _remedies(case: _Case, step: Step) -> list[Remedy]:
     remedies = [
         Remedy(name, total - time, (total - time) / total, note) for name, time, note in rows
     ]
-    kept = [remedy for remedy in remedies if remedy.share > 1e-6]
+    kept = [remedy for remedy in remedies if remedy.share > SHOWN]
     return sorted(kept, key=lambda remedy: -remedy.saves)
 
 
@@ -330,14 +333,13 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
             known = "transferred"
         grounds.append(Ground(name, time / total, known, sigma, points))
     spread = case.run.spread(case.request.model.is_moe, case.request.plan.framework)
-    if left > 1e-6 * total:
-        grounds.append(Ground("host time", left / total, "fitted to runs", spread, 0))
+    if (share := left / total) > SHOWN:
+        grounds.append(Ground("host time", share, "fitted to runs", spread, 0))
     if waiting > 0:
         grounds.append(Ground("data loading", waiting / total, "stated", 0.0, 0))
     runs = case.calibration.provenance.get("runs", {})
     count = sum(runs.values()) if isinstance(runs, dict) else 0
-    if abs(extra) > 1e-6 * total:
-        share = extra / total
+    if abs(share := extra / total) > SHOWN:
         name = f"framework factor/{case.request.plan.framework}"
         grounds.append(Ground(name, share, "fitted to runs", spread, count))
     return sorted(grounds, key=lambda ground: -ground.share)

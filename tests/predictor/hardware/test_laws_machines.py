@@ -31,6 +31,7 @@ from predictor.hardware import (
     matrix_energy,
 )
 from predictor.hardware.budget import memory_edge, perimeter, tiers
+from predictor.hardware.links import USUAL_HOP
 
 PLAIN = Accelerator(
     name="plain", architecture="none", peak={"bf16": 3e14, "fp16": 2e14}, memory=8e10,
@@ -321,3 +322,14 @@ def test_a_budgets_networks() -> None:
     assert math.isinf(usual.power)
     large = derive(replace(BUDGET, device_memory=3e10), PLAIN, KNOWN)
     assert float(large.accelerator.memory) == 4 * 3e10
+
+
+def test_links_that_nobody_measured_are_as_nccl_has_them() -> None:
+    """Shares of the sheet's rate of nccl-tests, hops of NCCL's tuner, and a launch before them."""
+    inside, beyond = default_link("allreduce", "nvlink4"), default_link("allreduce", "ib-ndr")
+    assert inside.efficiencies == (0.75,)
+    assert 0.75 < beyond.efficiencies[0] < 0.9
+    assert inside.hop < beyond.hop == USUAL_HOP + beyond.beyond
+    assert inside.hop < inside.base < beyond.base < 2 * inside.base
+    assert inside.sigma == beyond.sigma
+    assert 0.2 <= inside.sigma <= 0.4, "the datasheet's rate is missed by a quarter or so"

@@ -222,6 +222,9 @@ def test_gathered_layers_of_sharded_weights() -> None:
     for layers in (2, 3):
         stays = classes(replace(DENSE, layers=layers), plan(**common, reshard=False))
         assert stays["gathered layers"] == exact((layers * 2 + 4) * LAYER)
+    one_each = plan(**common, reshard=False, pp=2.0)
+    found = classes(replace(DENSE, layers=2), one_each)["gathered layers"]
+    assert found == exact((2 * 2 + 4) * LAYER), "the gradients of all layers: of one"
     frozen = classes(DENSE, plan(**common, trained="lora"))["gathered layers"]
     assert frozen == exact(2 * 2 * LAYER)
     assert classes(DENSE, plan(sharding="zero2"))["gathered layers"] == 0
@@ -481,3 +484,16 @@ def test_whole_streams_are_gathered_where_ranks_split_them(
     plan = TrainingPlan(tp=tp, pp=1.0, dp=1.0, sequence_parallel=split, micro_batch=3.0,
                         global_batch=3.0, seq_len=512.0)  # fmt: skip
     assert float(_buffers(model, plan, 2.0)) == there * 2.0 * 2.0 * 3.0 * 512.0 * 256.0
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_a_stage_of_one_layer_holds_and_works_as_one(kind: int) -> None:
+    """Its layer of each of two micro-batches is in use or on its way, so that the host has none of
+    it; recomputed whole it keeps what each of three does that share a stage."""
+    alone, several = replace(DENSE, layers=2), replace(DENSE, layers=6)
+    whole, away = (plan(pp=2.0, offload_activations=share) for share in (0.0, 1.0))
+    kept = classes(alone, whole, kind)["activations"]
+    assert classes(alone, away, kind)["activations"] == exact(kept)
+    again = plan(pp=2.0, recompute="full")
+    work = [classes(one, again, kind)["backward workspace"] for one in (alone, several)]
+    assert work[0] == exact(work[1])

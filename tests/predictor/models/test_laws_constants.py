@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.models import choosing, repeated
+from predictor.models import choosing, huggingface, repeated
 from predictor.models.model import NO_INDEX
 from predictor.models.narrowing import NEGLIGIBLE
 
@@ -17,3 +17,8 @@ def test_layers_that_compress_keys_do_so_by_four_or_by_a_hundred_and_twenty_eigh
 def test_products_run_again_wholly_or_every_other_time() -> None:
     assert (repeated.GONE, repeated.UNKNOWN) == (1.0, 1 / 2)
     assert NEGLIGIBLE == 1e-3, "a tenth of a percent"
+
+
+def test_models_may_have_ten_times_the_layers_of_the_deepest() -> None:
+    """DeepNet has 1,000 (Wang et al. 2022)."""
+    assert huggingface.MOST_LAYERS == 10 * 1000

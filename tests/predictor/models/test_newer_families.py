@@ -163,6 +163,9 @@ def test_two_blocks_of_attention_around_each_mixture() -> None:
     assert own.matrix_parameters() == (
         8 * own.attention_matrix + 8 * 3 * 64 * 96 + 4 * 8 * 3 * 64 * 16 + 4 * 64 * 8
     )
+    half = read("longcat_flash", LATENT, num_layers=4, ffn_hidden_size=96, moe_topk=4,
+                expert_ffn_hidden_size=16, n_routed_experts=8, zero_expert_num=8)  # fmt: skip
+    assert half.top_k == 2, "as many do nothing as work"
 
 
 def test_decays_that_are_projected_at_once_and_gates_of_heads() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.power import (
     LOWEST,
+    RELATIVE_ENERGY,
     Activity,
     Chassis,
     Conditions,
@@ -20,6 +21,7 @@ from predictor.power import (
     demand,
     operating,
     powered,
+    relative_energy,
     settle,
 )
 from predictor.power.demand import LEFT, leaking
@@ -196,3 +198,23 @@ def test_work_that_follows_no_clock_loses_no_time_before_the_lowest(
     found = operating(demand(replace(activity, core=0.0), board), board, less)
     if found.clock > LOWEST:
         assert float(found.slower) == pytest.approx(1.0)
+
+
+def test_narrower_factors_take_less_energy() -> None:
+    """By width: 8 bits half of 16 or a little less, 4 bits less again, but more than half of 8; a
+    scale for each block a little more; tf32 twice and more, as its rate is half of 16 bits'. Vector
+    units take what their share of the rate would: 10 to 16 of the tables' accelerators."""
+    energy = {name: relative_energy(name) for name in RELATIVE_ENERGY}
+    eights = {energy[name] for name in ("fp8", "mxfp8", "int8", "sq", "w4a8_mxfp4_mxfp8")}
+    fours = {energy[name] for name in ("fp4", "nvfp4", "mxfp4")}
+    assert len(eights) == len(fours) == 1
+    (eight,), (four,) = eights, fours
+    assert eight / 2 < four < eight < energy["fp8_block"] <= 0.5
+    assert 2.0 < energy["tf32"] < 4.0
+    assert 10.0 < energy["fp32"] < 16.0
+    assert relative_energy("bf16") == relative_energy("int4_wo") == 1.0
+
+
+def test_air_carries_what_its_density_and_heat_say() -> None:
+    """An ideal gas of 287 J/(kg K) at one atmosphere and 35 °C, with 1007 J/(kg K)."""
+    assert pytest.approx(101325 / (287.05 * 308.15) * 1007, rel=0.01) == AIR

@@ -9,6 +9,7 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, engine_named, parse
+from predictor.serving import EXACT_STEPS, complete_serving, predict_inference
 from predictor.serving.doubts import mixture, possible, quantiles
 
 SHARES = (0.1, 0.5, 0.9)
@@ -48,3 +49,19 @@ def test_the_fact_that_moves_most_is_told():
     assert set(found.doubts[0].values) == {"overlapped", "serial"}
     for middle, low, high in found.values.values():
         assert low < middle < high
+
+
+def test_the_interval_of_one_release_is_that_of_one_prediction():
+    """Four fifths lie within z = 1.2816 standard deviations of the logarithm."""
+    fields = {"model": "llama3-8b", "accelerator": "H100-SXM5-80GB", "tp": 1, "concurrency": 8,
+              "input_len": 512, "output_len": 128, "framework": "vllm",
+              "version": "0.9.2"}  # fmt: skip
+    spec, known = parse(ServingPlanSpec, fields, "test"), catalog.load("default")
+    one = complete_serving(spec, known.run)
+    alone = predict_inference(one.model, one.cluster, one.plan, one.sure(known), EXACT_STEPS)
+    found = mixture(spec, known)
+    z = NormalDist().inv_cdf(0.5 + known.interval_level / 2)
+    middle, low, high = found.values["tpot"]
+    assert middle == pytest.approx(float(alone.latencies.tpot), rel=0.01)
+    for bound in (middle / low, high / middle):
+        assert np.log(bound) == pytest.approx(z * float(alone.sigma["tpot"]), rel=0.01)

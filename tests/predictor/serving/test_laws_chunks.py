@@ -10,6 +10,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog import load
 from predictor.serving.passes import Pass, body
+from predictor.serving.prediction import prompt_pass
 from tests.predictor.serving.counted import plan
 
 MIXTURE, PLAIN = catalog.model("qwen3-30b-a3b"), catalog.model("llama3-8b")
@@ -51,3 +52,20 @@ def test_what_has_no_experts_has_no_parts() -> None:
     assert {name: float(value) for name, value in four.items()} == pytest.approx(
         {name: float(value) for name, value in one.items()}
     )
+
+
+@pytest.mark.parametrize(("prompts", "rows"), [(1.0, 1.0), (0.5, 1.0), (4.0, 2.0)])
+def test_each_pass_over_prompts_makes_logits_of_those_that_end_in_it(
+    prompts: float, rows: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two prompts to a pass, or one in several passes, each of which draws a token."""
+    own = plan(input_len=1000.0, chunk=2000.0 if prompts > 0.5 else 300.0)
+    made: list[float] = []
+
+    def counted(*given: Any, **more: Any) -> Pass:
+        made.append(float(given[4]))
+        return body(*given, **more)
+
+    monkeypatch.setattr("predictor.serving.prediction.body", counted)
+    prompt_pass(PLAIN, DGX, own, max(prompts, 1.0), KNOWN)
+    assert made == [rows]

@@ -8,10 +8,27 @@ import numpy as np
 import pytest
 
 from predictor.memory.serving import WIDE_LOGIT
-from predictor.plans import KV_BYTES
+from predictor.plans import HEADWISE, KV_BYTES
 from predictor.precision import ELEMENT_BYTES
 from predictor.search.post_training import WEIGHT
-from predictor.serving import checked, doubts, gathering, kernels, offload, passes, tables
+from predictor.serving import (
+    around,
+    calls,
+    checked,
+    checkpoint,
+    doubts,
+    equivalents,
+    gathering,
+    kernels,
+    latency,
+    meeting,
+    offload,
+    pass_times,
+    passes,
+    reading,
+    simulation,
+    tables,
+)
 
 
 def test_kernels_of_few_rows_by_little_s_law() -> None:
@@ -66,3 +83,74 @@ def test_numbers_that_say_how_closely_is_looked() -> None:
     assert doubts.MONTHS == 12 / 2
     assert 0.0 < doubts.LEAST_TOLD <= 0.03
     assert passes.STEPS_LISTED == 8
+
+
+def test_sums_in_the_switch_end_where_vllm_s_do() -> None:
+    """SYMM_MEM_ALL_REDUCE_MAX_SIZES of all_reduce_utils.py, by compute capability and ranks [MiB]:
+    9.0 and 10.0."""
+    assert calls.SWITCH_LIMITS["hopper"] == {2: 64, 4: 32, 8: 64}
+    assert calls.SWITCH_LIMITS["blackwell"] == {2: 8, 4: 32, 8: 128}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("all", {1, 2, 4, 7, 8, 9, 16}), ("copied", {1, 2, 4, 7, 8, 9, 16}), ("single", {1}),
+        ("but8", {1, 2, 4, 7, 9, 16}), ("to8", {1, 9, 16}),
+    ],
+)  # fmt: skip
+def test_numbers_of_heads_that_are_worked_through_one_by_one(kind: str, expected: set[int]) -> None:
+    """All, all but eight, those that no kernel for two to eight heads takes, one alone."""
+    groups = np.array([1, 2, 4, 7, 8, 9, 16])
+    assert set(groups[kernels.HEADWISE_GROUPS[kind](groups)].tolist()) == expected
+    assert set(HEADWISE) == {"none", *kernels.HEADWISE_GROUPS}
+
+
+def test_the_slower_of_two_limits_decides_as_sharply_as_llama_cpp_s_rows_allow() -> None:
+    """Between 4 and 8 it is all the same."""
+    assert 4.0 <= kernels.STEEPNESS < 8.0
+    assert equivalents.SHARING == 32.0, "beyond, libraries differ"
+
+
+def test_fixed_points_are_found_and_no_more() -> None:
+    """Of what is missing at first each round leaves a share, the last less than a hundredth of
+    gathering, a thousandth where half is gone each time, a ten-millionth of meeting; 22 halves are
+    a quarter of a millionth."""
+    assert max(latency.PART, meeting.PART) <= 0.5, "whole steps swing"
+    assert 1e-3 < (1.0 - latency.PART) ** latency.GATHERED < 1e-2
+    assert 1e-8 < (1.0 - meeting.PART) ** meeting.ROUNDS < 1e-7
+    assert 1e-7 < 0.5**gathering.HALVES < 1e-6
+    assert 1e-4 < 0.5**gathering.ROUNDS < 1e-3
+    assert 1e-8 < math.exp(-2.0 * reading.TAIL) < 1e-6, "Kingman's waits of constant service"
+
+
+def test_percentiles_are_of_requests_enough() -> None:
+    """Beyond the 99th lie ten and more; closed forms of replicas err twice as much at 0.6 as at
+    0.4."""
+    assert 10 <= 0.01 * around.FEWEST_REPLAYED < 20
+    assert 0.4 < checked.MOST_MET < 0.6
+    assert 2 <= simulation.WAVES < 8, "a client's first request meets an empty engine"
+    assert simulation.FOLLOWED == 8, "replicas of a node of eight"
+
+
+def test_tables_have_as_many_numbers_as_graphs_are_captured_for() -> None:
+    """vLLM captures every eighth number from eight on: four from 32 to 64."""
+    assert len(range(32, 64, 8)) == tables.PER_DOUBLING
+
+
+def test_hosts_take_what_was_read_off_their_passes() -> None:
+    """0.30 to 0.43 ms for a token that is handed on, 0.2 to 0.33 us for a block that is listed; two
+    tensors of a layer that are allocated, entered and bound by three calls, and sixty copied."""
+    assert 0.30e-3 <= pass_times.ANSWERING <= 0.43e-3
+    assert 0.2e-6 <= pass_times.LISTING <= 0.33e-6
+    assert pytest.approx(60 * 10e-6) == pass_times.MADE
+    assert pytest.approx(2 * (5e-6 + 2e-6 + 3 * 2e-6)) == pass_times.MADE_LAYER
+
+
+def test_replicas_begin_in_a_minute_and_load_as_fast_as_a_drive_of_four_lanes_allows() -> None:
+    """PCIe 4: 16 GT/s on each, 128 of 130 bits; a drive reaches three quarters and more."""
+    lanes = 4 * 16 / 8 * 128 / 130
+    assert 0.75 * lanes < around.DRIVE_RATE < lanes
+    assert 30.0 < around.COLD_START < 120.0
+    assert checkpoint.FILLED == 0.9, "vLLM's gpu_memory_utilization"
+    assert latency.WAITING_SHARE == 0.3, "TGI's waiting_served_ratio"

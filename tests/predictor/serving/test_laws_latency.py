@@ -29,7 +29,7 @@ from predictor.serving.pass_times import (
     prompt_time,
     with_host,
 )
-from predictor.serving.prompts import full_share
+from predictor.serving.prompts import full_share, read_time
 from predictor.timing.engines import EngineParameters
 from tests.predictor.serving import bare, counted
 
@@ -428,3 +428,11 @@ def test_lengths_of_passes_by_hand() -> None:
         expected = (hand.step, first, each, alone)
         told = [float(getattr(found, name)) for name in ("step", "first", "each", "alone")]
         assert told == pytest.approx(list(expected))
+
+
+@pytest.mark.parametrize("new", [1.0, 2.0, 4.0])
+def test_a_last_token_that_is_decoded_is_not_read(new: float) -> None:
+    """Of a prompt of one new token nothing is read, of four three quarters."""
+    made = [counted.work(answered=of, new_tokens=new) for of in (0.0, 1.0)]
+    whole, rest = (float(read_time(one, counted.OWN)) for one in made)
+    assert rest == pytest.approx(whole * (new - 1.0) / new)

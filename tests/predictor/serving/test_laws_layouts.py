@@ -12,7 +12,7 @@ from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
 from predictor.serving.completion import _ranks, complete_serving
-from predictor.serving.fitting import Draft, layouts
+from predictor.serving.fitting import Draft, layouts, read_apart
 from predictor.timing.calibration import RunParameters
 
 LLAMA, DGX = catalog.model("llama3-8b"), catalog.system("dgx-h100")
@@ -100,3 +100,10 @@ def test_ranks_that_are_left_open_are_what_the_others_leave() -> None:
     assert _ranks({"gpus": 16, "tp": 4, "prefill_workers": 2, "prefill_tp": 4}) == (4, 2)
     assert _ranks({"tp": 4}) == (4, 1)
     assert _ranks({}) == (1, 1)
+
+
+def test_workers_that_read_apart_are_of_one_accelerator_unless_more_are_stated() -> None:
+    assert read_apart({"prefill_workers": 3}) == 3
+    assert read_apart({"prefill_workers": 3, "prefill_tp": 4}) == 12
+    assert read_apart({"prefill_tp": 4}) == 0, "no workers"
+    assert all(tp * pp * 6 <= 8 for tp, pp in possible(gpus=8, prefill_workers=2, dp=6))

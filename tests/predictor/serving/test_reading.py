@@ -6,11 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor import catalog
+from predictor.catalog import load
 from predictor.plans.serving import ServingPlan
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.clients import poisson
-from predictor.serving.reading import ReadTable, erlang, queue
+from predictor.serving.reading import ReadTable, _steady, erlang, queue, read_table
 from predictor.serving.tables import PassTable
+from tests.predictor.dense import dense
 from tests.predictor.serving.bare import bare
 
 LINEAR = 0.02 + 0.08 * np.arange(1.0, 9.0)
@@ -138,3 +141,24 @@ def test_caches_leave_layer_by_layer_one_pass_after_the_other_by_hand():
     assert found.last[0] == pytest.approx(6.5 + 10.0)
     # It joins the first pass that starts after 12 s, half a second later.
     assert found.last[1] == pytest.approx(12.5 + 10.0)
+
+
+@pytest.mark.parametrize("come", [0.2, 1.0, 3.0])
+def test_what_comes_beyond_the_last_state_stays_in_it(come):
+    """A pass takes all that wait, so that what waits after it is what came in it: Poisson's chances
+    of 0 and 1, and all the rest in the last of three states."""
+    found = _steady(np.array([come]), np.array([1, 1, 1]), np.array([0, 0, 0]))
+    none, one = np.exp(-come), come * np.exp(-come)
+    assert found == pytest.approx([none, one, 1.0 - none - one])
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 4096, 5000])
+def test_numbers_of_prompts_grow_by_no_more_than_half_between_two_nodes(most: int) -> None:
+    """From one to two, then by a half and a third in turn, however many a pass has room for."""
+    own = replace(PLAN, input_len=8.0, chunk=8.0 * most)
+    machines = catalog.system("dgx-h100")
+    sizes = np.array(read_table(dense(layers=4), machines, own, load("none"), 0.0).sizes)
+    powers = {float(2**n) for n in range(13) if 2**n <= most}
+    halves = {1.5 * power for power in powers - {1.0} if 1.5 * power <= most}
+    assert set(sizes.tolist()) == powers | halves | {float(most)}
+    assert (sizes[1:] <= np.maximum(1.5 * sizes[:-1], 2.0)).all()

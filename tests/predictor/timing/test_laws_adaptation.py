@@ -127,3 +127,10 @@ def test_learning_weighs_its_parts_and_the_better_explanation_more(seed: int) ->
     mean, spread = found.host
     assert abs(mean) < 0.2  # nothing waits for hosts here: the prior's middle
     assert spread == pytest.approx(PRIOR.host, rel=0.05)
+
+
+def test_the_tails_are_as_heavy_as_the_expansion_of_their_quantile_allows() -> None:
+    """With one run known it is used with one degree of freedom more, and holds from five on. A
+    factor of two is a usual host's cost and correction, and hardly any is of three."""
+    assert PRIOR.freedom + 1 == 5
+    assert 0.5 <= PRIOR.host <= math.log(2.0) <= PRIOR.most <= math.log(3.0)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
 
-from predictor.timing import alternatives, attention, data_types, products, roofline, shapes
+from predictor.timing import (
+    alternatives,
+    attention,
+    calibration,
+    data_types,
+    products,
+    roofline,
+    shapes,
+)
 
 
 def test_shares_of_bandwidths_are_what_benchmarks_reach() -> None:
@@ -65,3 +74,11 @@ def test_units_beside_the_matrix_unit_are_as_slow_as_sheets_say() -> None:
 def test_stand_ins_are_off_by_what_comparisons_say() -> None:
     """Types that stand in for another's foretell it to within 16 to 29 %."""
     assert 0.16 <= data_types.STAND_IN <= 0.29
+
+
+def test_what_is_unlike_lies_between_what_decides_alike() -> None:
+    """0.1 of MI350X by MI355X and 1.2 of MI300X by MI308X; few points are less than half a voice; a
+    product waits 0.3 to 1.3 us for the memory to begin: their middle, as of a logarithm."""
+    assert 0.1 < calibration.UNLIKE < 1.2
+    assert pytest.approx(math.sqrt(0.3e-6 * 1.3e-6), rel=0.1) == shapes.RESTART
+    assert 0.0 < calibration.SPARSE < 0.5

@@ -165,6 +165,7 @@ def test_other_values_are_doublings_and_bytes_of_types() -> None:
     assert list(loads) == sorted(loads)
     shares = [share for field, share in OTHERWISE.items() if field != "framework"]
     assert all(0.0 < share < 0.5 for share in shares), "what is assumed is what most have"
+    assert shares == sorted(shares, reverse=True), "most first"
     assert pytest.approx(np.mean(shares), abs=0.005) == USUAL
     assert OTHERWISE["framework"] == 1.0, "nobody runs the neutral one"
 

@@ -108,6 +108,10 @@ def test_small_models_wait_for_the_host() -> None:
     why = explained(**SMALL)
     best = next(r for r in why.remedies if r.name != "framework factor")
     assert best.name == "host time per launch"
+    asked = request(**SMALL)
+    free = replace(KNOWN, run=replace(KNOWN.run, host_per_kernel=0.0))
+    left = float(predict(asked.model, asked.cluster, asked.plan, free).step_time)
+    assert best.saves == pytest.approx(why.step_time - left), "all of it"
     assert why.grounds[0].name == "host time"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from predictor.memory import offload
 from predictor.memory.training import DRIVER, WHOLE_WEIGHT
 from predictor.precision import ELEMENT_BYTES
-from predictor.training import fitting, ledger, unlike_stages
+from predictor.training import fitting, fleet, ledger, unlike_stages
+from predictor.training.frame import CHANNELS
 from predictor.training.pacing import PARTS
 
 
@@ -50,3 +54,22 @@ def test_weights_of_a_whole_model_and_layers_on_their_way() -> None:
     assert offload.RESIDENT == 1 + 1, "one in use, one on its way"
     assert 0.3e9 < DRIVER < 1e9
     assert 0.15 <= offload.SIGMA <= 0.3
+
+
+def test_hosts_of_older_links_have_half_of_the_memory_s_rate() -> None:
+    """19 GB/s for an accelerator of a DGX-1V, 32 with Xeons of 2017, beside 50; PCIe 3 carries
+    15.75 GB/s, PCIe 4 31.5."""
+    assert pytest.approx(np.mean([19.0, 32.0]) / 50.0, rel=0.05) == offload.OLDER
+    assert 15.75e9 < offload.OLDER_LINK < 31.5e9
+    assert 0.5 < offload.HOST_USABLE < 1.0
+
+
+def test_collectives_between_nodes_have_as_many_channels_as_nccl_s_logs_name() -> None:
+    assert 8 <= CHANNELS <= 24
+
+
+def test_spares_are_enough_in_ninety_nine_of_a_hundred() -> None:
+    """No rate of a run with fewer than three quarters of a hundred replicas is of a plan that one
+    would run; more are not looked at one by one."""
+    assert fleet.SURE == 0.99
+    assert 16 <= fleet.FEWER <= 32

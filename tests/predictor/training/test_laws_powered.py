@@ -254,3 +254,14 @@ def test_parts_of_the_passes_last_as_long_as_the_passes(
     for own in sides:  # each side has of what lies between as it has of what is computed
         sums = [sum(float(w.time) for n, w in own if (n in COMPUTED) is of) for of in (True, False)]
         assert sums[1] * compute == pytest.approx(sums[0] * beyond * host)
+
+
+def test_what_is_copied_to_hosts_waits_beside_what_hosts_take(found: TrainingPrediction) -> None:
+    """A second more of copies that nothing hides is a second more of waiting, and of the step."""
+    terms: Any = {**found.breakdown, "offload": np.asarray(1.0)}
+    neutral = float(found.step_time) - seconds(found, "data_loading", "framework")
+    factor = 1.0 + seconds(found, "framework") / neutral
+    terms["framework"] = np.asarray((factor - 1.0) * (neutral + 1.0))
+    later = replace(found, breakdown=terms, step_time=found.step_time + factor)
+    waits = [float(step_activity(one).activity["waiting"].time) for one in (found, later)]
+    assert waits[1] - waits[0] == pytest.approx(factor)

@@ -250,7 +250,9 @@ def test_a_stage_of_peers_is_as_fast_as_all_of_them() -> None:
 def test_peers_that_move_lose_less() -> None:
     """With moving, the loss is that of the peers that are away, but for what does not divide; with
     none, the minimum of binomials, which one peer a stage makes up ** stages."""
-    assert with_churn(1, 4, 0.9, moves=False) == pytest.approx(0.9**4, abs=0.02)
+    alone = with_churn(1, 4, 0.9, moves=False)
+    assert alone == pytest.approx(0.9**4, abs=0.02)
+    assert with_churn(1, 4, 0.9, moves=True) == alone, "no half of a peer serves a stage"
     stay, move = (with_churn(16, 4, 0.9, moves=m) for m in (False, True))
     assert stay < move <= 0.9
     assert move == pytest.approx(0.9, abs=0.5 / 16)

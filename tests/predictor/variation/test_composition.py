@@ -60,6 +60,10 @@ def test_limits() -> None:
     lucky = waiting(Meeting(8.0, 1.0, 64.0, 4.0, sections=4.0), 0.0, 0.05, SILENT)
     by_hand = 0.05 * e8 + e64 * d8 * 0.05 / 4.0
     assert float(lucky.whole) == pytest.approx(by_hand, rel=0.01)
+    # Noise that lasts longer than the step is drawn once in it, however much longer.
+    for sections in (0.1, 1.0):
+        drawn_once = waiting(Meeting(1.0, 1.0, 64.0, 1.0, sections=sections), 0.0, 0.05, SILENT)
+        assert float(drawn_once.whole) == pytest.approx(0.05 * e64)
 
 
 @settings(max_examples=20, deadline=None)

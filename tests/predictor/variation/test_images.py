@@ -55,6 +55,12 @@ def test_a_file_and_what_is_none(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     own.write_text("tiles,samples\n1,1\n3,1\n")
     assert tiles_of(str(own)).mean == 2.0
+    own.write_text("tiles,samples\n0,0.25\n2,0.75\n")  # shares, and samples without an image
+    assert tiles_of(str(own)).mean == 1.5
+    for nothing in ("-1,1", "1,0"):
+        own.write_text(f"tiles,samples\n{nothing}\n")
+        with pytest.raises(InputError, match="columns tiles and samples"):
+            tiles_of(str(own))
     own.write_text("tiles\n1\n")
     with pytest.raises(InputError, match="columns tiles and samples"):
         tiles_of(str(own))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from predictor.variation import experts, jobs, meeting, packing
 from predictor.variation.profile import LOG2_MOST, SPREADS, Profile
 
@@ -33,6 +36,7 @@ def test_tables_reach_as_far_as_machines_do() -> None:
     """Sixteen million accelerators; spreads from nothing to a third; no two meetings at once."""
     assert 2**LOG2_MOST == 16 * 2**20
     assert SPREADS[0] == 0.0
+    assert np.diff(np.log10(SPREADS[1:])) == pytest.approx(0.1, rel=0.02), "ten to a decade"
     assert 0.25 < SPREADS[-1] < 1 / 3
     assert 0.0 < meeting.SHORTEST < 1e-6
 

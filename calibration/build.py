@@ -256,8 +256,8 @@ def build(
         **{name: rounded(found) for name, found in libraries_left_out(table).items()},
         "families": rounded(families(table, "fgpm")),
     }
-    if fitted := only or ops:
-        calibration, heldout = partly(out / "kernels-only", fitted, kernels, heldout)
+    if some := only or ops:
+        calibration, heldout = partly(out / "kernels-only", some, kernels, heldout)
     else:
         collectives = collective_table(shared)
         links = fit_links(collectives)

@@ -65,19 +65,22 @@ def flash2(shape: tuple[int, int, int], heads: tuple[int, int, int], back: bool)
     q, k, v = tensor(queries, own), tensor(keys, shared), tensor(keys, shared)
     ends = [torch.arange(documents + 1, device="cuda", dtype=torch.int32) * n
             for n in (queries, keys)]  # fmt: skip
+    lengths = {"cum_seq_q": ends[0], "cum_seq_k": ends[1], "max_q": queries, "max_k": keys}
 
     def forward() -> Any:
         return torch.ops.aten._flash_attention_forward(
-            q, k, v, *ends, queries, keys, 0.0, True, False
-        )
+            query=q, key=k, value=v, **lengths, dropout_p=0.0, is_causal=True,
+            return_debug_mask=False,
+        )  # fmt: skip
 
     if not back:
         return forward
     out, total, state, unused, _ = forward()
     given = torch.randn_like(out)
     return lambda: torch.ops.aten._flash_attention_backward(
-        given, q, k, v, out, total, *ends, queries, keys, 0.0, True, state, unused
-    )
+        grad_out=given, query=q, key=k, value=v, out=out, logsumexp=total, **lengths,
+        dropout_p=0.0, is_causal=True, rng_state=state, unused=unused,
+    )  # fmt: skip
 
 
 def cudnn(shape: tuple[int, int, int], heads: tuple[int, int, int], back: bool) -> Call:

@@ -367,6 +367,11 @@ PARALLEL = {
 2204.02311; HuggingFace configurations of Falcon (num_ln_in_parallel_attn) and Phi."""
 
 
+NEW_GELU = ("gpt2-", "distilgpt2", "gpt-neo-", "gpt-j-", "codegen-", "phi-1.5", "phi-2")
+"""How names begin of models whose HuggingFace configurations name `gelu_new` as their activation
+(classes GPT2Config, GPTNeoConfig, GPTJConfig, CodeGenConfig and PhiConfig of transformers)."""
+
+
 def models(shared: Path, out: Path) -> None:
     source = pd.read_csv(shared / "catalog" / "models.csv")
     rows = []
@@ -389,6 +394,9 @@ def models(shared: Path, out: Path) -> None:
         rows.append(row)
     rows += derived(rows, facts("models"))
     rows += facts("models_whole")
+    for row in rows:
+        if str(row["name"]).startswith(NEW_GELU) and row["activation"] == "gelu":
+            row["activation"] = "gelu_new"
     columns = list(MODEL_COLUMNS)
     columns[1:1] = ["aliases"]
     columns[columns.index("gated") + 1 : columns.index("gated") + 1] = [

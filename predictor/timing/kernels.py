@@ -96,6 +96,17 @@ class _Busy:
     chosen: bool = False
 
 
+def _as_known(shapes: Shapes, model: EfficiencyModel | None) -> Shapes:
+    """Shapes of a kernel by name, of which only what is known of any is: as one of these."""
+    if (
+        model is None
+        or model.kind != shapes.op
+        or kind_of(shapes.op, shapes.variants[0]) == shapes.op
+    ):
+        return shapes
+    return replace(shapes, variants=("",) * len(shapes.variants))
+
+
 def _fitted(
     shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
 ) -> _Busy:
@@ -104,8 +115,7 @@ def _fitted(
         resolved, library = calibration.plain(kind, shapes.dtype, accelerator), ""
     else:
         resolved = calibration.resolve(kind, shapes.dtype, accelerator)
-    if resolved.model is not None and resolved.model.kind == shapes.op != kind:
-        shapes = replace(shapes, variants=("",) * len(shapes.variants))  # as the generic kernel
+    shapes = _as_known(shapes, resolved.model)
     found = answering(shapes, accelerator, resolved.quicker)
     pedigree, family = resolved.pedigree, kind
     latency: Numeric

@@ -225,7 +225,7 @@ def _least_sharded(
     """
     capacity = float(cluster.accelerator.memory) * (MEMORY_FRACTION if strict else 1.0)
     found: list[tuple[tuple[bool, float], str, TrainingRequest]] = []
-    for kind in LEAST_SHARDED if (spec.pp or 1) == 1 else LEAST_SHARDED[:1]:
+    for kind in LEAST_SHARDED if (spec.pp or 1) == 1 != spec.gpus else LEAST_SHARDED[:1]:
         own = parse(TrainingPlanSpec, {**spec.to_dict(), "sharding": kind}, "request")
         one = complete_training(own, run, strict, model, cluster)
         again = 0.0 if spec.recompute not in (None, FIT) else again_share(one.plan)

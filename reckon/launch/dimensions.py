@@ -31,7 +31,7 @@ def dimensions(model: Model) -> dict[str, Any]:
     """
     found = {name: getattr(model, name) for name in PLAIN}
     found |= {
-        "activation": "silu" if model.gated else model.activation,
+        "activation": "silu" if model.gated else model.activation.removesuffix("_new"),
         "shared_width": model.shared_width,
         "moe_layers": model.moe_layers,
         "windowed_share": model.windowed_share,

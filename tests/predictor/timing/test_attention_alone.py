@@ -33,7 +33,7 @@ def test_the_longest_walk_of_a_causal_mask_begins_last(first: int, heads: int) -
         for tiles in walks:
             free[np.argmin(free)] += tiles
     even = heads * sum(walks) / 132
-    assert free.max() / 32 == pytest.approx(even / 32 + LATE, abs=0.1)
+    assert free.max() / 32 == pytest.approx(even / 32 + LATE, abs=0.12)
 
 
 @pytest.mark.parametrize("kernel", ALONE)

@@ -35,12 +35,15 @@ def test_no_kernel_is_slower_than_the_one_before(op: str, name: str) -> None:
         others = [replace(one, variant=kernel) for kernel in ALONE]
         # cuDNN's was timed on Hopper.
         others = others if device.architecture == "hopper" else others[:1]
-        older = operator_times(others, device, KERNELS, (), sustained=True).time
-        every = [
-            operator_times([one], device, KERNELS, (), sustained=True, library=name).time
-            for name in ("sglang", "trtllm", "vllm")
+        times = [
+            operator_times([two], device, KERNELS, (), sustained=True, library=name).time
+            for two, name in (
+                *((other, "") for other in others),
+                *((one, name) for name in ("sglang", "trtllm", "vllm")),
+            )
         ]
-        assert float(found[0]) == pytest.approx(float(min(*older, *every)), rel=0.03)
+        # Under a power cap each is slower by what it is bound by.
+        assert float(found[0]) == pytest.approx(float(min(times)[0]), rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB"])

@@ -16,7 +16,7 @@ from predictor.arrays import Array, Index, join, take
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, TrainingPlan
+from predictor.plans import TrainingPlan
 from predictor.records import dataclass, replace
 from predictor.search import steadiness
 from predictor.search.bounds import Within
@@ -37,7 +37,6 @@ from predictor.search.surroundings import surroundings
 from predictor.timing import Calibration
 from predictor.training import (
     COLLECTIVE_CATEGORIES,
-    STEP_CATEGORIES,
     LayerKernels,
     LayerTimes,
     Parts,
@@ -47,6 +46,7 @@ from predictor.training import (
     assemble,
     environment_of,
     frame,
+    inner_categories,
     interval,
     joined,
     layer_kernels,
@@ -487,6 +487,6 @@ def _kernels(block: Block) -> tuple[Any, ...]:
     """What blocks have in common that run the same kernels in the same layers: their categories,
     those of collectives and of the rest of the step aside, and the numbers of distinct layers. The
     order of ranks counts: it says which layers are distinct, and where groups lie."""
-    apart = {*COLLECTIVE_CATEGORIES, *STEP_CATEGORIES} - {"rank_order"}
-    categories = tuple(getattr(block.base, n) for n in CATEGORY_FIELDS if n not in apart)
-    return *categories, block.table
+    apart = {*COLLECTIVE_CATEGORIES} - {"rank_order"}
+    known = inner_categories(block.base).items()
+    return *(value for name, value in known if name not in apart), block.table

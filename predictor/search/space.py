@@ -23,7 +23,13 @@ from predictor.search.axes import AXES, Axis, Columns, SearchBasis, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
 from predictor.search.documents import PACKED, document_axes
 from predictor.timing import RunParameters
-from predictor.training import SEVERAL, STEP_CATEGORIES, complete_training, distinct
+from predictor.training import (
+    SEVERAL,
+    STEP_CATEGORIES,
+    complete_training,
+    distinct,
+    inner_categories,
+)
 from predictor.variation import LOAD_KEYS, PACKED_FIELDS, PACKING_KEYS, load_of
 
 APART = ("gpus", PACKED)
@@ -143,7 +149,7 @@ class Space:
             alike = key, _of_layers(fixed, self.setting.model)
             if alike not in groups:
                 own = {name: getattr(fixed, name) for name in CATEGORY_FIELDS}
-                groups[alike] = replace(base, **own)
+                groups[alike] = replace(base, weight_bytes=fixed.weight_bytes, **own)
             told = list(groups).index(alike), groups[alike], list(layers).index(key)
             rows = _only(whole, there)
             for others in _combinations(outer):
@@ -185,8 +191,7 @@ class Space:
         if not _fields(values) <= set(STEP_CATEGORIES):
             return True
         made = [self._fixed((entry,)) for entry in values]
-        inside = [name for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES]
-        return any(getattr(one, name) != getattr(made[0], name) for one in made for name in inside)
+        return any(inner_categories(one) != inner_categories(made[0]) for one in made)
 
     def _with_pipelines(self) -> dict[str, Any]:
         """What of the whole step the framework does otherwise where there is a pipeline."""
@@ -265,7 +270,7 @@ def template(
 def _of_layers(fixed: TrainingPlan, model: Model) -> tuple[Any, ...]:
     """Categories on which layers depend, those aside that say nothing of this model or beside the
     others."""
-    known = {name: getattr(fixed, name) for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES}
+    known = inner_categories(fixed)
     if not model.mtp_layers:
         del known["mtp"]
     if fixed.recompute not in ("full", "per_op"):

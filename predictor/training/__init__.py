@@ -21,6 +21,7 @@ from predictor.training.layer import (
     LayerTimes,
     Worklist,
     distinct,
+    inner_categories,
     layer_kernels,
     layer_parts,
 )
@@ -125,6 +126,7 @@ __all__ = [
     "family_errors",
     "frame",
     "goodput",
+    "inner_categories",
     "interval",
     "is_apart",
     "joined",

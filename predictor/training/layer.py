@@ -63,8 +63,8 @@ def distinct(
     plan: TrainingPlan, others: Sequence[Array] = ()
 ) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     """Plans with distinct layers, and for every plan the index of its own among them: they differ
-    in the fields of layers, in how far apart the ranks lie that talk inside one, or in whether
-    there is another rank at all, which says what software adds (`environment_of`).
+    in the fields of layers, in how far apart the ranks lie that talk inside one, in whether there
+    is another rank at all, which says what software adds (`environment_of`), or in autocast.
 
     others   what else tells plans apart: numbers of their machines (`arrays.varying`)
     """
@@ -74,7 +74,8 @@ def distinct(
     ranks = groups(plan)
     apart = [ranks[name].stride for name in INSIDE]
     # What is one number is the same for all.
-    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *apart, plan.lone, *others]
+    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *apart, plan.lone, plan.autocast]
+    told += others
     columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
     first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
     return flat(plan, shape, first), inverse.reshape(shape)
@@ -100,7 +101,7 @@ def _told_apart(plan: TrainingPlan) -> Iterator[Hashable]:
     """What tells the layers of single plans apart, as `distinct` does those of a batch."""
     ranks = groups(plan)
     yield bool(plan.lone)
-    yield from (getattr(plan, name) for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES)
+    yield from inner_categories(plan).values()
     numbers = (getattr(plan, name) for name in NUMERIC_FIELDS if name not in AROUND)
     for number in (*numbers, *(ranks[name].stride for name in INSIDE)):
         yield None if number != number else float(number)
@@ -280,7 +281,15 @@ STEP_CATEGORIES = (
     "flat_copies",
     "grad_clip",
 )
-"""Categories of a plan that change nothing inside a layer."""
+"""Categories of a plan that change nothing inside a layer, but for autocast."""
+
+
+def inner_categories(plan: TrainingPlan) -> dict[str, Hashable]:
+    """Categories on which the layers of a plan depend, or of a batch; and whether any is under
+    autocast, which its sharding, its framework and the bytes of its weights say together."""
+    found = {name: getattr(plan, name) for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES}
+    return {**found, "autocast": bool(plan.autocast.any())}
+
 
 COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_overlap")
 """Categories that change a layer's collectives alone, none of its kernels."""

@@ -58,3 +58,20 @@ def test_categories_of_every_block_are_those_of_a_prediction(name: str) -> None:
             assert not differ, stated
             seen.add((plan.sharding, plan.cuda_graphs, plan.reshard, plan.dispatch))
     assert len(seen) >= (1 if name.startswith("experts") else 2)
+
+
+def test_blocks_share_no_layers_with_those_that_autocast_tells_apart() -> None:
+    """A Trainer's whole weights are in fp32 under autocast; ZeRO's are narrow, and FSDP gathers
+    narrow ones."""
+    model, cluster = catalog.model("llama3.2-1b"), catalog.system("dgx-h100")
+    kinds = ["none", "zero1", "fsdp"]
+    asked = {
+        "gpus": 8, "global_batch": 32, "seq_len": 2048, "framework": "huggingface", "tp": [1],
+        "pp": [1], "cp": [1], "micro_batch": [1, 2], "recompute": "none", "sharding": kinds,
+    }  # fmt: skip
+    found = {}
+    for block in space_of(model, cluster, read_given(asked), RUN).blocks():
+        plan = block.plan(np.arange(len(block)))
+        assert np.all(block.base.autocast == plan.autocast)
+        found[plan.sharding] = bool(plan.autocast.any())
+    assert found == {"none": True, "zero1": False, "fsdp": False}

@@ -71,3 +71,26 @@ def test_no_more_are_kept_than_a_few() -> None:
     for length in range(KEPT_WHOLE + 2):
         layers_of(MODELS[0], DGX, replace(PLAN, seq_len=128.0 * (1.0 + length)), known)
     assert 0 < len(known._whole) <= KEPT_WHOLE
+
+
+LOOP = replace(PLAN, tp=1.0, pp=1.0, dp=8.0, framework="huggingface", weight_bytes=4.0)
+"""Whole weights in fp32 under autocast where they are not sharded."""
+
+
+def test_sharding_that_ends_autocast_is_another_layer() -> None:
+    """One after the other as each alone, in either order."""
+    plans = [replace(LOOP, sharding=kind) for kind in ("none", "fsdp")]
+    alone = [predict(MODELS[0], DGX, plan, load("default")).step_time for plan in plans]
+    for order in ((0, 1), (1, 0)):
+        known = replace(load("default"))
+        for at in order:
+            assert predict(MODELS[0], DGX, plans[at], known).step_time == alone[at]
+
+
+def test_weights_of_a_batch_that_are_under_autocast_or_not_are_apart() -> None:
+    both = replace(LOOP, sharding="none", weight_bytes=np.array([4.0, 2.0, 4.0]))
+    found = predict(MODELS[0], DGX, both, load("default")).step_time
+    for at, width in enumerate((4.0, 2.0, 4.0)):
+        one = replace(LOOP, sharding="none", weight_bytes=width)
+        assert found[at] == predict(MODELS[0], DGX, one, load("default")).step_time
+    assert found[0] > found[1]

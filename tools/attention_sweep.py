@@ -11,21 +11,16 @@ table.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import io
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from predictor.files import write_text
-from profiler.device import Device, find
+from profiler.device import find
+from profiler.sweeps import sweep
 from profiler.timing import measure
 
 LENGTHS = (512, 2048, 128, 1024, 4096, 256, 8192, 64, 16384, 32768)
@@ -123,8 +118,9 @@ def cases() -> Iterator[tuple[str, tuple[int, int, int], tuple[int, int, int], b
                 yield "flash2", heads, (1, length // 2, length), False
 
 
-def rows(device: Device, seconds: float) -> Iterator[dict[str, object]]:
+def rows(seconds: float) -> Iterator[dict[str, Any]]:
     """Measure while the time lasts."""
+    device = find("auto")
     until = time.perf_counter() + seconds
     for kernel, heads, shape, back in cases():
         if time.perf_counter() > until:
@@ -151,23 +147,5 @@ def rows(device: Device, seconds: float) -> Iterator[dict[str, object]]:
         }  # fmt: skip
 
 
-def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    asked = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("attention_sweep: this needs a GPU that PyTorch sees", file=sys.stderr)
-        raise SystemExit(2)
-    found = list(rows(find("auto"), asked.seconds))
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(found[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(found)
-    write_text(asked.out, text.getvalue())
-    print(f"{len(found)} rows in {asked.out}")
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, rows, 60.0)

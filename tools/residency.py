@@ -10,19 +10,15 @@ tokens, size and number of copies: microseconds of one product, median and tenth
 
 from __future__ import annotations
 
-import argparse
-import csv
-import io
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from predictor.files import write_text
+from profiler.sweeps import sweep
 
 TOKENS = (1, 16, 128)
 MEGABYTES = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -65,7 +61,7 @@ def microseconds(tokens: int, rows: int, copies: int) -> tuple[float, float]:
     return float(np.median(spent[1:])), float(np.quantile(spent[1:], 0.1))
 
 
-def rows(seconds: float) -> Iterator[dict[str, object]]:
+def rows(seconds: float) -> Iterator[dict[str, Any]]:
     """All sizes while the time lasts, those of fewer tokens first."""
     until = time.perf_counter() + seconds
     found = torch.cuda.get_device_properties(0)
@@ -85,23 +81,5 @@ def rows(seconds: float) -> Iterator[dict[str, object]]:
                 }  # fmt: skip
 
 
-def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    asked = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("residency: this needs a GPU that PyTorch sees", file=sys.stderr)
-        raise SystemExit(2)
-    found = list(rows(asked.seconds))
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(found[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(found)
-    write_text(asked.out, text.getvalue())
-    print(f"{len(found)} rows in {asked.out}")
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, rows, 30.0)

@@ -34,6 +34,7 @@ from calibration.sources import aiconfigurator, fgpm, own_gpus, tidy, wide_exper
 from calibration.tables.kernel_table import check_kernels, kinds
 from predictor import catalog
 from predictor.catalog import MANIFEST, load
+from predictor.errors import InputError
 from predictor.schema import COMPUTE_OPS
 from predictor.timing import ANY, PLAIN_OPS, VENDOR, Calibration, Throttle
 
@@ -243,7 +244,10 @@ def build(
     """
     table = kernel_table(shared, {*ops, *map(op_of, only)})
     if only:
-        table = table[kinds(table).isin(set(only))]
+        known = kinds(table)
+        if strange := sorted(set(only) - set(known)):
+            raise InputError(f"no such kinds of kernels: {', '.join(strange)}")
+        table = table[known.isin(set(only))]
     table = table[table["accelerator"].isin(set(catalog.rows("accelerators")))]
     print(f"{len(table)} kernel rows", flush=True)
     kernels = fit_kernels(table, jobs=jobs, progress=lambda text: print(text, flush=True))
@@ -299,7 +303,12 @@ def main() -> None:
     if arguments.few:
         build_few(arguments.shared, arguments.out)
         return
-    build(arguments.shared, arguments.out, arguments.jobs, ops=arguments.ops, only=arguments.kinds)
+    try:
+        build(
+            arguments.shared, arguments.out, arguments.jobs, ops=arguments.ops, only=arguments.kinds
+        )
+    except InputError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -33,12 +33,12 @@ from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration
 from predictor.timing.defaults import PLAIN, PLAIN_OPS
 from predictor.timing.kernels import QUICKEST, Timing, operator_times
+from predictor.timing.shapes import ALONE
 from predictor.timing.sustained import beside_each_other
 from predictor.work import Operator
 
-NEWEST, BEFORE, ALONE = "flash", "flash2", "cudnn"
-"""Kernels of attention: today's, and those that bound it: the one before, and cuDNN's, which was
-timed without what engines put into theirs."""
+NEWEST, BEFORE = "flash", "flash2"
+"""Kernels of attention: today's, which those that were timed alone bound, and the one before."""
 
 EARLIER = dict.fromkeys(("blackwell", "blackwell-ultra", "rubin"), "hopper")
 """Architectures whose matrix units work from a memory of their own (`tcgen05`, PTX ISA 8.7, section
@@ -93,9 +93,8 @@ def training_times(
         _put(found, old, operator_times(own, before, calibration, shape, host=host))
     bounds = [
         (i, other)
-        for named in (BEFORE, ALONE)
         for i, one in enumerate(every)
-        if (other := _slower(one, named, accelerator, calibration)) is not None
+        for other in _slower(one, accelerator, calibration)
     ]
     if bounds:
         own = [other for _, other in bounds]
@@ -176,19 +175,22 @@ def _earlier(accelerator: Accelerator) -> Accelerator:
 
 
 def _slower(
-    operator: Operator, named: str, accelerator: Accelerator, calibration: Calibration
-) -> Operator | None:
-    """The same work by a kernel that takes no less time; None where there is none that was
-    measured: attention by the kernel `named` on the accelerator's architecture, block-scaled
-    products on the accelerator itself."""
-    if operator.op == "gemm" and operator.dtype == WHOLE and named == BEFORE:
+    operator: Operator, accelerator: Accelerator, calibration: Calibration
+) -> list[Operator]:
+    """The same work by kernels that take no less time, of those that were measured: attention by
+    kernels timed alone on the accelerator's architecture, block-scaled products on the accelerator
+    itself."""
+    if operator.op == "gemm" and operator.dtype == WHOLE:
         known = calibration.resolve(operator.op, BLOCKS, accelerator)
         one = known.model
         own = one is not None and (one.accelerator, one.dtype) == (accelerator.name, BLOCKS)
-        return replace(operator, dtype=BLOCKS) if own else None
+        return [replace(operator, dtype=BLOCKS)] if own else []
     if operator.variant != NEWEST or not operator.op.startswith("attention"):
-        return None
-    kind = f"{operator.op}.{named}"
-    known = calibration.resolve(kind, operator.dtype, accelerator)
-    same = known.model is not None and known.model.kind == kind and not known.relatives
-    return replace(operator, variant=named) if same else None
+        return []
+    found = []
+    for named in ALONE:
+        kind = f"{operator.op}.{named}"
+        known = calibration.resolve(kind, operator.dtype, accelerator)
+        if known.model is not None and known.model.kind == kind and not known.relatives:
+            found.append(replace(operator, variant=named))
+    return found

@@ -71,8 +71,18 @@ def norm(kind: str, software: Software, residual: bool) -> Small:
 
 
 def gelu(software: Software) -> Small:
-    """GPT-2's GELU in the kernels of its own code. Autocast computes its cube in fp32, and with it
-    all but the half of the input."""
+    """GPT-2's GELU in the kernels of its own code: in 16 bits cube and factor (4 each), sum (6),
+    factor, tanh, one more and half (4 each), product (6); backward four factors and a power (4
+    each), three products, two additions and tanh's (6 each). Kept are the input, its half, the tanh
+    and that and one.
+
+    Autocast computes the cube in fp32, and with it all but the half of the input: its cast (6),
+    cube, factor, factor, tanh and one more (8 each), the sum (2 + 4 + 4), half (4), product (2 + 4
+    + 4), and the cast for the product that reads it (6). Backward casts of the gradient and of what
+    goes on to the input and its half (6 + 6 + 6 + 6), products (12 + 10 + 12), tanh's (12), three
+    factors and the power (8 each), the half (4), and two additions in 16 bits (6 each). Kept is the
+    input twice (2 + 4), its half (2), the tanh and that and one (4 + 4).
+    """
     size = software.size
     plain = Small(18.0 * size, 28.0 * size, GELU_PARTS, 4.0 * size)
     cast = Small(76.0, 118.0, GELU_PARTS, 16.0)

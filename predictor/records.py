@@ -89,7 +89,7 @@ class _Init:
 def _init(cls: Any, frozen: bool) -> Any:
     """The function that the standard library would have written."""
     known: dict[str, Any] = {"_put": object.__setattr__, "_missing": MISSING}
-    taken, lines, hints = [], [], {}
+    taken, filled, hints = [], {}, {}
     for one in dataclasses.fields(cls):
         made, value = one.default_factory is not MISSING, one.name
         if made:
@@ -102,9 +102,8 @@ def _init(cls: Any, frozen: bool) -> Any:
             hints[one.name] = one.type
             taken.append(f"{one.name}{_default_of(one)}")
             value = f"{value} if {one.name} is _missing else {one.name}" if made else one.name
-        lines.append(
-            f"_put(self, {one.name!r}, {value})" if frozen else f"self.{one.name} = {value}"
-        )
+        filled[one.name] = value
+    lines = _filling(cls, filled, known) if frozen else _assigned(filled)
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     text = f"def _around({', '.join(known)}):\n def __init__(self, {', '.join(taken)}):\n"
@@ -115,6 +114,36 @@ def _init(cls: Any, frozen: bool) -> Any:
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = {**hints, "return": None}
     return made
+
+
+def _assigned(filled: dict[str, str]) -> list[str]:
+    return [f"self.{name} = {value}" for name, value in filled.items()]
+
+
+def _filling(cls: Any, filled: dict[str, str], known: dict[str, Any]) -> list[str]:
+    """Lines that fill a frozen record. One that is its slots alone is of a class of the same slots
+    that is not frozen while it is filled, which takes a third of the time.
+
+    filled   what each field becomes; known   names that the lines use, which are added
+    """
+    names = tuple(filled)
+    if not names or cls.__bases__ != (object,) or cls.__dict__.get("__slots__") != names:
+        return [f"_put(self, {name!r}, {value})" for name, value in filled.items()]
+    known |= {"_own": cls, "_open": type(cls.__name__, (), {"__slots__": names}), "_each": _each}
+    return [
+        "if self.__class__ is not _own:",
+        f" _each(self, {names!r}, ({', '.join(filled.values())},))",
+        "else:",
+        " _put(self, '__class__', _open)",
+        *(f" {line}" for line in _assigned(filled)),
+        " self.__class__ = _own",
+    ]
+
+
+def _each(record: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    """Fill a record of a class that derives from the one whose fields these are."""
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(record, name, value)
 
 
 def _default_of(one: Field[Any]) -> str:

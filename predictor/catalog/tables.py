@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,12 @@ def _rows(directory: Path, kind: str) -> dict[str, Row]:
     path = directory / f"{kind}.csv"
     try:
         with path.open(newline="", encoding="utf-8") as stream:
-            table = [_nest(row) for row in csv.DictReader(stream)]
+            reader = csv.reader(stream)
+            keys = next(reader, ["name"])
+            name = keys.index("name")
+            return {row[name]: _nest(zip(keys, row, strict=False)) for row in reader if row}
     except OSError as error:
         raise InputError(f"cannot read the catalog {path}: {error.strerror}") from None
-    return {row["name"]: row for row in table}
 
 
 def rows(kind: str) -> dict[str, Row]:
@@ -56,18 +58,14 @@ def rows(kind: str) -> dict[str, Row]:
     return _rows(data_dir(), kind)
 
 
-def _nest(row: Mapping[str, str]) -> Row:
+def _nest(row: Iterable[tuple[str, str]]) -> Row:
     """Turn columns 'tier2_size' into entries of a list 'tiers'; drop empty cells."""
-    flat: Row = {}
+    flat: Row = {key: value for key, value in row if value}
     tiers: dict[str, Row] = {}
-    for key, value in row.items():
-        if value in ("", None):
-            continue
+    for key in [key for key in flat if key.startswith("tier")]:
         head, _, tail = key.partition("_")
-        if head.startswith("tier") and head[4:].isdigit():
-            tiers.setdefault(head, {})[tail] = value
-        else:
-            flat[key] = value
+        if head[4:].isdigit():
+            tiers.setdefault(head, {})[tail] = flat.pop(key)
     if tiers:
         flat["tiers"] = [tiers[name] for name in sorted(tiers)]
     return flat

@@ -193,9 +193,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script."""
-    # What is imported stays: looking for cycles in it takes a tenth of a short command.
-    gc.set_threshold(50_000)
+    # What is imported stays: looking for cycles in it takes a tenth of a short command, as does
+    # looking once more as it ends.
+    gc.set_threshold(200_000)
     status = main()
+    gc.freeze()
     if "torch.distributed" in sys.modules and "WORLD_SIZE" in os.environ:
         # Threads of PyTorch's communication that outlive their group abort a rank as it ends.
         sys.stdout.flush()

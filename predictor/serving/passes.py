@@ -6,13 +6,14 @@ what does not differ between plans of a batch is timed once (`_distinct`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, flat, in_order, varying
+from predictor.arrays import Array, Numeric, distinct_rows, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, runnable, shown_beside
@@ -80,13 +81,8 @@ def term_of(operator: Operator) -> str:
 def _distinct(values: list[Array], shape: tuple[int, ...]) -> tuple[Index, Index]:
     """Positions (in the flattened `shape`) of the distinct combinations of `values`, and for each
     place of `shape` which of them it has."""
-    codes = np.zeros(int(np.prod(shape)), dtype=np.int64)
-    for value in values:
-        if np.ndim(value):
-            _, inverse = np.unique(np.broadcast_to(value, shape).ravel(), return_inverse=True)
-            codes = codes * (int(inverse.max()) + 1) + inverse
-            _, codes = np.unique(codes, return_inverse=True)
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    told = [np.broadcast_to(value, shape).ravel() for value in values if np.ndim(value)]
+    first, inverse = distinct_rows(told or [np.zeros(math.prod(shape))])
     return first, inverse.reshape(shape)
 
 

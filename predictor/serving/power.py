@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import (
+    Array,
+    Index,
+    Numeric,
+    distinct_rows,
+    flat,
+    mapped,
+    shape_of,
+    varying,
+)
 from predictor.catalog import power_setting
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
@@ -306,12 +316,44 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     """
     if np.any(np.asarray(found.plan.prefill_workers) > 0):
         raise InputError("power of prompts read on accelerators of their own is not predicted")
+    told: list[Any] = [found.plan, found.cluster, found.parameters, found.latencies, found.work]
+    told.append(conditions)
+    shape = np.broadcast_shapes(*(shape_of(one) for one in told))
+    if not shape:
+        return _powered(found, conditions)
+    values = [np.broadcast_to(value, shape).ravel() for one in told for value in varying(one)]
+    first, index = distinct_rows(values)
+    plan, cluster, parameters, latencies, work, under = (flat(one, shape, first) for one in told)
+    few = replace(
+        found, plan=plan, cluster=cluster, parameters=parameters, latencies=latencies, work=work
+    )
+    return _spread(_powered(few, under), len(first), index.reshape(shape))
+
+
+def _powered(found: InferencePrediction, conditions: Conditions) -> Powered:
+    """Power of a second of plans, each of which is worked out."""
     constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
     work = serving_activity(found)
     many = np.maximum(work.passes, 1.0)
     pieces = {"prefill": np.maximum(work.prompts / found.work.together, 1e-9), "decode": many}
     pieces["idle"] = np.ones_like(many)
     return powered(work.activity, pieces, constants, chassis, conditions)
+
+
+def _spread(under: Powered, count: int, index: Index) -> Powered:
+    """What is drawn by plans of which some are alike, from that of the distinct ones.
+
+    count   of those
+    index   of each plan among them
+    """
+
+    def each(value: Numeric) -> Array:
+        one = np.asarray(value)
+        whole = np.broadcast_to(one, (*one.shape[:-1], count)) if one.ndim else one
+        return whole.take(index, axis=-1) if one.ndim else one
+
+    phases = [mapped(one, each) for one in under.phases]
+    return replace(mapped(under, each), phases=phases)
 
 
 def _kernels(under: Powered, phase: str, longer: Mapping[str, Array]) -> Array:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor import catalog
+from predictor import arrays, catalog
 from predictor.arrays import (
     Array,
     Numeric,
@@ -181,6 +182,23 @@ def test_distinct_rows_of_more_combinations_than_numbers() -> None:
     first, inverse = distinct_rows([other, *[column] * 11])
     assert sorted(first.tolist()) == list(range(65))
     assert sorted(inverse.tolist()) == list(range(65))
+
+
+def test_distinct_rows_are_told_apart_where_their_codes_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All rows have one code at first, then each its own."""
+    mixed, starts = arrays._mixed, []
+
+    def once_alike(words: Any, start: int) -> Any:
+        starts.append(start)
+        return mixed(words, start) * np.uint64(start > 0)
+
+    monkeypatch.setattr(arrays, "_mixed", once_alike)
+    first, inverse = distinct_rows([np.array([3.0, 1.0, 3.0, 2.0])])
+    assert starts == [0, 1]
+    assert sorted(first.tolist()) == [0, 1, 3]
+    assert first[inverse].tolist() == [0, 1, 0, 3]
 
 
 def test_joined_tables_have_zeros_for_what_one_lacks_in_the_order_of_each() -> None:

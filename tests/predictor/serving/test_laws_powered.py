@@ -7,7 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictor.serving import predict_inference, serving_activity
+from predictor.arrays import mapped, take
+from predictor.plans import ServingPlan
+from predictor.power import Conditions, Powered
+from predictor.serving import predict_inference, serving_activity, serving_power
 from predictor.serving.joint import repeated
 from predictor.serving.power import EXCHANGE, decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
@@ -131,3 +134,27 @@ def test_replicas_that_read_padding_compute_it() -> None:
     each = float(np.max(prompt_work(found).flop))
     flop = float(np.max(told.activity["prefill"].flop))
     assert flop == pytest.approx(float(told.prompts) * times * each)
+
+
+@pytest.mark.parametrize("limit", [None, 350.0, np.array([300.0, 350.0, 300.0, 300.0, 650.0])])
+def test_alike_plans_of_a_batch_draw_what_each_draws_alone(limit: float | np.ndarray) -> None:
+    """To the last bit, whatever shape the batch has; plans differ where their limits do."""
+    conditions = Conditions(limit=limit)
+    plan = mapped(DENSE.plan, lambda value: np.full(5, value))
+    plan = replace(plan, input_len=np.array([200.0, 900.0, 200.0, 200.0, 900.0]))
+
+    def drawn(of: ServingPlan, under: Conditions) -> Powered:
+        return serving_power(predict_inference(DENSE.model, DENSE.cluster, of, CALIBRATION), under)
+
+    together = drawn(plan, conditions)
+    column = drawn(mapped(plan, lambda value: value[:, None]), Conditions())
+    for place in range(5):
+        own = take(conditions, np.array([place])) if np.ndim(limit) else conditions
+        alone = drawn(take(plan, np.array([place])), own)
+        for name in ("mean", "energy", "clock", "temperature", "waited", "throttled"):
+            ours, theirs = (getattr(one, name) for one in (together, alone))
+            assert np.array_equal(ours[..., place], theirs[..., 0]), name
+        for ours, theirs in zip(together.phases, alone.phases, strict=True):
+            assert np.array_equal(np.broadcast_to(ours.power, 5)[place], theirs.power[0])
+        if limit is None:
+            assert np.array_equal(column.mean[place, 0], alone.mean[0])

@@ -8,11 +8,14 @@ rows as they count now (iteratively reweighted least squares, Holland & Welsch 1
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from predictor.arrays import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 ROUNDS, TRIES = 100, 8
 """Rounds at most, and how often a round's step is shortened before the search ends."""

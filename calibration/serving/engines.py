@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from calibration.serving.descent import settle_gently
 from calibration.serving.timed import Timed, published, select, values
@@ -17,6 +17,9 @@ from predictor.timing import (
     EngineParameters,
     ServingParameters,
 )
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 ALL = ("neutral",)
 """Lineage of what all engines share."""
@@ -173,6 +176,8 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
         return np.concatenate([off / scale, state])
 
     def slopes(state: Array) -> csr_array:
+        from scipy.sparse import csr_array
+
         here = logs(state)[own]
         base = predicted(here)
         columns = []
@@ -207,6 +212,8 @@ def _stacked(slopes: Array, sums: Array, spread: Array, common: csr_array) -> cs
     sums     which nodes add up to these, (points, nodes)
     common   of each point in its source's own error, (points, sources' errors)
     """
+    from scipy.sparse import csr_array, eye_array, hstack, vstack
+
     row, node = np.nonzero(sums)
     count = slopes.shape[1]
     entries = slopes[row] * spread[node]

@@ -59,7 +59,12 @@ from predictor.timing import (
     RunParameters,
     ServingParameters,
 )
-from predictor.training import TrainingPrediction, TrainingRequest, environment, predict
+from predictor.training import (
+    TrainingPrediction,
+    TrainingRequest,
+    environment,
+    predict_batches,
+)
 
 FOLDS = ("source", "model", "accelerator")
 
@@ -328,12 +333,11 @@ def _predicted(
     """Every point with the prediction of the batch that it is in and its position there, in the
     points' order; those that the predictor refuses are added to `skipped` with its reason."""
     found: dict[int, tuple[Point, TrainingPrediction, int]] = {}
-    for batch in batches(_of_one_era(points, calibration.run)):
-        try:
-            result = predict(batch.model, batch.cluster, batch.plan, calibration)
-        except InputError as error:
+    asked = list(batches(_of_one_era(points, calibration.run)))
+    for batch, result in zip(asked, predict_batches(asked, calibration), strict=True):
+        if isinstance(result, InputError):
             refused = (points[position] for position in batch.positions)
-            skipped += [Skipped(one.point_id, one.source, str(error)) for one in refused]
+            skipped += [Skipped(one.point_id, one.source, str(result)) for one in refused]
             continue
         for at, position in enumerate(batch.positions):
             found[position] = points[position], result, at

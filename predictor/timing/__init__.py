@@ -70,7 +70,11 @@ from predictor.timing.taxes import (
     tiled,
     without_launches,
 )
-from predictor.timing.training_kernels import training_times
+from predictor.timing.training_kernels import (
+    TrainingList,
+    training_times,
+    training_times_together,
+)
 
 __all__ = [
     "ABROAD",
@@ -115,6 +119,7 @@ __all__ = [
     "Taxes",
     "Throttle",
     "Timing",
+    "TrainingList",
     "Traits",
     "alone",
     "blend",
@@ -148,6 +153,7 @@ __all__ = [
     "tiled",
     "traffic",
     "training_times",
+    "training_times_together",
     "traits",
     "volume",
     "widens",

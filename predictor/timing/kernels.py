@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,14 @@ from predictor.timing.defaults import PLAIN
 from predictor.timing.features import ideal
 from predictor.timing.relatives import NARROW, among, beyond, by_variant, compute_bound, eased
 from predictor.timing.roofline import least_time
-from predictor.timing.shapes import COLUMNS, Ideal, Shapes, columns, kind_of
+from predictor.timing.shapes import (
+    COLUMNS,
+    Ideal,
+    Shapes,
+    columns,
+    kind_of,
+    one_after_another,
+)
 from predictor.timing.sustained import THROTTLED, beside_each_other, sustained_time
 from predictor.work import Operator
 
@@ -322,8 +329,33 @@ def _measured(model: EfficiencyModel, shapes: Shapes) -> Mask:
     return np.asarray(model.keys[at] == keys)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """Operators of a plan, or of a batch of plans of `shape`, that are to be timed.
+
+    library   the kernel library that runs them, '' for the neutral one, or `QUICKEST`; or that of
+              each `op`, and under '' of all others
+    host      what the host adds to each [s]; `Accelerator.host_time` of one rank if None
+    """
+
+    operators: Sequence[Operator]
+    shape: tuple[int, ...]
+    library: str | Mapping[str, str] = ""
+    host: Numeric | None = None
+
+    def alike(self) -> dict[tuple[str, str, str], list[int]]:
+        """Positions of operators of one kind, data type and library."""
+        runs = self.library
+        found: dict[tuple[str, str, str], list[int]] = {}
+        for index, one in enumerate(self.operators):
+            library = runs if isinstance(runs, str) else runs.get(one.op, runs[""])
+            key = kind_of(one.op, one.variant), one.dtype, library
+            found.setdefault(key, []).append(index)
+        return found
+
+
 def operator_times(
-    operators: list[Operator],
+    operators: Sequence[Operator],
     accelerator: Accelerator,
     calibration: Calibration,
     shape: tuple[int, ...],
@@ -333,42 +365,91 @@ def operator_times(
 ) -> Timing:
     """Time one execution of each operator, for a batch of plans of `shape`.
 
-    library   the kernel library that runs them, '' for the neutral one, or `QUICKEST`; or that of
-              each `op`, and under '' of all others
-    host      what the host adds to each [s]; `Accelerator.host_time` of one rank if not given
-    sustained clocks as when they take turns for long (`beside_each_other`), not in a short burst
+    library, host   as of `Listed`
+    sustained   clocks as when they take turns for long (`beside_each_other`), not in a short burst
 
     Operators of one kind and data type are evaluated together. Where the host is the device, what
     it does beside each kernel is part of the operator's time.
     """
-    count = len(operators)
-    time, sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
-    bound = np.zeros((count, *shape), dtype=int)
-    measured = np.zeros((count, *shape), dtype=bool)
-    pedigree, family = [""] * count, [""] * count
-    together: dict[tuple[str, str], list[int]] = {}
-    for index, operator in enumerate(operators):
-        key = (kind_of(operator.op, operator.variant), operator.dtype)
-        together.setdefault(key, []).append(index)
-    added = accelerator.host_time(1.0) if host is None else host
-    alike = not varying(accelerator)
-    for indices in together.values():
-        shapes = columns([operators[index] for index in indices], shape)
-        machine = accelerator if alike else tiled(accelerator, shape, len(indices))
-        runs = library
-        if not isinstance(runs, str):
-            runs = runs.get(shapes.op, runs[""])
-        if alike and math.prod(shape) <= FEW:
-            one = _met(shapes, machine, calibration, runs)
-        else:
-            one = _on(shapes, machine, calibration, False, runs)
-        rows = (len(indices), *shape)
-        time[indices] = (one.latency + one.busy).reshape(rows) + added
-        sigma[indices] = one.sigma.reshape(rows)
-        bound[indices] = _bound(one).reshape(rows)
-        measured[indices] = one.measured.reshape(rows)
-        for index in indices:
-            pedigree[index], family[index] = _known(one.pedigree, measured[index]), one.family
-    if sustained:
-        time = beside_each_other(operators, time, accelerator.relative or accelerator, calibration)
-    return Timing(time, sigma, bound, measured, tuple(pedigree), tuple(family))
+    listed = Listed(operators, shape, library, host)
+    (found,) = times_together([listed], accelerator, calibration)
+    if not sustained:
+        return found
+    machine = accelerator.relative or accelerator
+    return replace(found, time=beside_each_other(operators, found.time, machine, calibration))
+
+
+def times_together(
+    lists: Sequence[Listed], accelerator: Accelerator, calibration: Calibration
+) -> list[Timing]:
+    """Time one execution of each operator of several lists, in short bursts: each as by itself.
+
+    accelerator   one; of a single list, one for each plan, too
+    """
+    added = [accelerator.host_time(1.0) if one.host is None else one.host for one in lists]
+    tables = [_Table(len(one.operators), one.shape) for one in lists]
+    together: dict[tuple[str, str, str], list[tuple[int, list[int]]]] = {}
+    for number, one in enumerate(lists):
+        for key, indices in one.alike().items():
+            together.setdefault(key, []).append((number, indices))
+    for (_, _, library), places in together.items():
+        parts = [
+            columns([lists[number].operators[index] for index in indices], lists[number].shape)
+            for number, indices in places
+        ]
+        plans = [(len(indices), *lists[number].shape) for number, indices in places]
+        found = _evaluated(parts, plans, accelerator, calibration, library)
+        numbers: list[Any] = [found.latency + found.busy, found.sigma, _bound(found)]
+        numbers.append(found.measured)
+        start = 0
+        for (number, indices), part in zip(places, parts, strict=True):
+            rows = slice(start, start := start + len(part.m))
+            tables[number].fill(indices, [value[rows] for value in numbers], added[number])
+            for index in indices:
+                measured = tables[number].measured[index]
+                tables[number].known[index] = _known(found.pedigree, measured), found.family
+    return [table.timing() for table in tables]
+
+
+def _evaluated(
+    parts: Sequence[Shapes],
+    plans: Sequence[tuple[int, ...]],
+    accelerator: Accelerator,
+    calibration: Calibration,
+    library: str,
+) -> _Busy:
+    """Kernels of one kind, data type and library, of several lists, one after another.
+
+    plans   of each list, operators of the kind and its batch's shape
+    """
+    shapes, (count, *batch) = one_after_another(parts), plans[0]
+    if varying(accelerator):
+        machine = tiled(accelerator, tuple(batch), count)
+        return _on(shapes, machine, calibration, False, library)
+    if len(parts) == 1 and math.prod(batch) <= FEW:
+        return _met(shapes, accelerator, calibration, library)
+    return _on(shapes, accelerator, calibration, False, library)
+
+
+class _Table:
+    """Times of a list of operators while they are found; arrays as of `Timing`."""
+
+    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.time, self.sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
+        self.bound = np.zeros((count, *shape), dtype=int)
+        self.measured = np.zeros((count, *shape), dtype=bool)
+        self.known = [("", "")] * count
+
+    def fill(self, indices: list[int], values: Sequence[Array], added: Numeric) -> None:
+        """Put time, spread, bound and whether it was measured where some operators stand, (rows,)
+        each; and add what the host does [s]."""
+        rows = (len(indices), *self.shape)
+        time, sigma, bound, measured = (value.reshape(rows) for value in values)
+        self.time[indices] = time + added
+        self.sigma[indices], self.bound[indices], self.measured[indices] = sigma, bound, measured
+
+    def timing(self) -> Timing:
+        """All of it."""
+        pedigree, family = zip(*self.known, strict=True) if self.known else ((), ())
+        return Timing(self.time, self.sigma, self.bound, self.measured, pedigree, family)

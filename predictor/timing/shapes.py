@@ -10,7 +10,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.hardware import OLDER, Accelerator, matrix_energy
 from predictor.precision import PEAK, WIDE
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.work import Operator
 
 COPIES = 5.0
@@ -135,6 +135,19 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
         joined=joined,
         cold=1.0,
     )
+
+
+def one_after_another(parts: Sequence[Shapes]) -> Shapes:
+    """Shapes of one kind and data type, as of `columns`, in one table."""
+    if len(parts) == 1:
+        return parts[0]
+    names = tuple(dict.fromkeys(name for one in parts for name in one.variants))
+    variant = [
+        np.array([float(names.index(name)) for name in one.variants])[one.variant.astype(int)]
+        for one in parts
+    ]
+    numbers = {name: np.concatenate([getattr(one, name) for one in parts]) for name in COLUMNS}
+    return replace(parts[0], variants=names, variant=np.concatenate(variant), **numbers)
 
 
 def memory_time(moved: Array, accelerator: Accelerator) -> Array:

@@ -22,17 +22,17 @@ by a tenth to a fifth: what training runs is bounded by the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware import Accelerator
+from predictor.records import dataclass, replace
 from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration
 from predictor.timing.defaults import PLAIN, PLAIN_OPS
-from predictor.timing.kernels import QUICKEST, Timing, operator_times
+from predictor.timing.kernels import QUICKEST, Listed, Timing, times_together
 from predictor.timing.shapes import ALONE
 from predictor.timing.sustained import beside_each_other
 from predictor.work import Operator
@@ -63,6 +63,20 @@ WHOLE, BLOCKS = "fp8", "fp8_block"
 """Data types of products: one scale for a matrix, and one for each of its blocks."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingList:
+    """Operators of a training step of a plan, or of a batch of plans of `shape`.
+
+    host    what the host adds to each [s]; `Accelerator.host_time` of one rank if None
+    plain   small kernels are PyTorch's own operators
+    """
+
+    operators: Sequence[Operator]
+    shape: tuple[int, ...]
+    host: Numeric | None = None
+    plain: bool = False
+
+
 def training_times(
     operators: Sequence[Operator],
     accelerator: Accelerator,
@@ -75,33 +89,80 @@ def training_times(
     clocks and with the quickest attention, but no slower than another kernel that cannot be quicker
     (`_slower`).
 
-    plain   small kernels are PyTorch's own operators
+    host, plain   as of `TrainingList`
     """
-    every = padded(operators, accelerator)
-    library = LIBRARIES | dict.fromkeys(PLAIN_OPS, PLAIN) if plain else LIBRARIES
-    parts = [] if accelerator.is_host else [i for i, one in enumerate(every) if _in_parts(one)]
-    for i in parts:
-        every[i] = _part(every[i])
-    found = operator_times(every, accelerator, calibration, shape, library=library, host=host)
-    for i in parts:
-        found.time[i] *= every[i].kernels
-    _ragged(every, found, accelerator)
-    old = [i for i, one in enumerate(every) if one.variant == BEFORE]
-    if old and accelerator.architecture in EARLIER:
-        before = _earlier(accelerator)
-        own = [every[i] for i in old]
-        _put(found, old, operator_times(own, before, calibration, shape, host=host))
-    bounds = [
-        (i, other)
-        for i, one in enumerate(every)
-        for other in _slower(one, accelerator, calibration)
+    listed = TrainingList(operators, shape, host, plain)
+    (found,) = training_times_together([listed], accelerator, calibration)
+    return found
+
+
+def training_times_together(
+    lists: Sequence[TrainingList], accelerator: Accelerator, calibration: Calibration
+) -> list[Timing]:
+    """`training_times` of several lists, each as by itself; accelerator as of `times_together`."""
+    every = [_as_run(one.operators, accelerator) for one in lists]
+    asked = [
+        Listed(own, one.shape, _libraries(one.plain), one.host)
+        for own, one in zip(every, lists, strict=True)
     ]
-    if bounds:
-        own = [other for _, other in bounds]
-        times = operator_times(own, accelerator, calibration, shape, host=host)
-        for place, (i, _) in enumerate(bounds):
-            _no_slower(found, i, times, place)
-    return _lasting(every, found, accelerator, calibration)
+    found = times_together(asked, accelerator, calibration)
+    for own, timing in zip(every, found, strict=True):
+        for i, one in enumerate(own):
+            if _in_parts(one) and not accelerator.is_host:
+                timing.time[i] *= one.kernels
+        _ragged(own, timing, accelerator)
+    if accelerator.architecture in EARLIER:
+        old = [[(i, one) for i, one in enumerate(own) if one.variant == BEFORE] for own in every]
+        for number, at, other in _others(lists, old, _earlier(accelerator), calibration):
+            _put(found[number], at, other)
+    bounds = [
+        [
+            (i, other)
+            for i, one in enumerate(own)
+            for other in _slower(one, accelerator, calibration)
+        ]
+        for own in every
+    ]
+    for number, at, other in _others(lists, bounds, accelerator, calibration):
+        for place, i in enumerate(at):
+            _no_slower(found[number], i, other, place)
+    return [
+        _lasting(own, timing, accelerator, calibration)
+        for own, timing in zip(every, found, strict=True)
+    ]
+
+
+def _libraries(plain: bool) -> dict[str, str]:
+    """Libraries that run a step's operators, the small ones maybe PyTorch's own."""
+    return LIBRARIES | dict.fromkeys(PLAIN_OPS, PLAIN) if plain else LIBRARIES
+
+
+def _as_run(operators: Sequence[Operator], accelerator: Accelerator) -> list[Operator]:
+    """Operators as an accelerator runs them: in parts where they are several kernels."""
+    every = padded(operators, accelerator)
+    if accelerator.is_host:
+        return every
+    return [_part(one) if _in_parts(one) else one for one in every]
+
+
+def _others(
+    lists: Sequence[TrainingList],
+    chosen: Sequence[Sequence[tuple[int, Operator]]],
+    accelerator: Accelerator,
+    calibration: Calibration,
+) -> Iterator[tuple[int, list[int], Timing]]:
+    """Times of what stands for some operators of each list, of those that have any: the list's
+    number, positions in it, their times.
+
+    chosen   of each list, positions and the operators that stand for what is there
+    """
+    numbers = [number for number, own in enumerate(chosen) if own]
+    asked = [
+        Listed([one for _, one in chosen[n]], lists[n].shape, host=lists[n].host) for n in numbers
+    ]
+    times = times_together(asked, accelerator, calibration)
+    for number, timing in zip(numbers, times, strict=True):
+        yield number, [position for position, _ in chosen[number]], timing
 
 
 def _in_parts(operator: Operator) -> bool:

@@ -60,6 +60,7 @@ from predictor.training.software import (
 from predictor.training.spread import family_errors, interval
 from predictor.training.step import Step, assemble
 from predictor.training.taxes import taxes
+from predictor.training.together import predict_batches
 from predictor.training.uneven import dealt_step
 from predictor.training.unlike import SEVERAL
 from predictor.training.variation import (
@@ -139,6 +140,7 @@ __all__ = [
     "parts",
     "pipeline_of",
     "predict",
+    "predict_batches",
     "reliability_defaults",
     "reliability_of",
     "sensitivity",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,8 @@ from predictor.records import dataclass, replace
 from predictor.timing import (
     Calibration,
     Timing,
-    training_times,
+    TrainingList,
+    training_times_together,
 )
 from predictor.training.exchange import KIND, Exchange, Network, Slot
 from predictor.work import (
@@ -116,10 +118,21 @@ def layers_of(
         of = model, cluster, *_told_apart(plan)
         on = model, cluster, plan, calibration
         return calibration.once(of, lambda: layer_parts(*on), whole=True), np.zeros((), np.intp)
+    machines, base, index = distinct_layers(cluster, plan)
+    return layer_parts(model, machines, base, calibration), index
+
+
+def distinct_layers(
+    cluster: Cluster, plan: TrainingPlan
+) -> tuple[Cluster, TrainingPlan, npt.NDArray[np.intp]]:
+    """The plans of a batch whose layers are distinct, and their machines; which each plan has."""
     base, index = distinct(plan, varying(cluster))
     _, first = np.unique(index, return_index=True)
-    machines = flat(cluster, plan.shape, first)
-    return layer_parts(model, machines, base, calibration), index
+    return flat(cluster, plan.shape, first), base, index
+
+
+Layers = tuple["LayerParts", npt.NDArray[np.intp]]
+"""Distinct layers of a batch of plans, and which of them each plan has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +209,14 @@ def _by_phase(work: Worklist, shape: tuple[int, ...]) -> dict[str, Array]:
     return found
 
 
+def kernels_listed(
+    operators: Sequence[Operator], plan: TrainingPlan, accelerator: Accelerator
+) -> TrainingList:
+    """Operators of plans on an accelerator, that are to be timed."""
+    host = accelerator.host_time(plan.tp)
+    return TrainingList(operators, plan.shape, host=host, plain=not plan.fused)
+
+
 def _timed(
     operators: Sequence[Operator],
     plan: TrainingPlan,
@@ -203,10 +224,9 @@ def _timed(
     calibration: Calibration,
 ) -> Timing:
     """Times of the operators of plans on an accelerator."""
-    host = accelerator.host_time(plan.tp)
-    return training_times(
-        operators, accelerator, calibration, plan.shape, host=host, plain=not plan.fused
-    )
+    listed = kernels_listed(operators, plan, accelerator)
+    (found,) = training_times_together([listed], accelerator, calibration)
+    return found
 
 
 def _chunked(
@@ -311,6 +331,9 @@ def _hops(
     return hops
 
 
+K = TypeVar("K", bound=Hashable)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerKernels:
     """Kernels of layers and ends, timed and added up: the same for plans that differ in
@@ -337,50 +360,69 @@ def layer_kernels(
     base: TrainingPlan,
     calibration: Calibration,
     timing: Timing | None = None,
+    operators: Sequence[Operator] = (),
 ) -> LayerKernels:
-    """Time the kernels of layers and ends of plans; arguments as of `layer_parts`."""
-    operators = step_operators(model, base)
+    """Time the kernels of layers and ends of plans; arguments as of `layer_parts`, and operators
+    where they are known."""
+    operators = operators or step_operators(model, base)
     accelerator, shape = cluster.accelerator, base.shape
-    zero = np.zeros(shape)
     if timing is None:
         timing = _timed(operators, base, accelerator, calibration)
-    work: dict[tuple[str, str, str], Array] = {}
-    families: dict[tuple[str, str, str], Array] = {}
-    weights: dict[tuple[str, str], Array] = {}
-    spent: dict[str, Array] = {}
-    doubts: dict[str, Array] = {}
-    launches: dict[str, Array] = {}
-    kernels: dict[str, Array] = {}
-    for position, operator in enumerate(operators):
+    classes = [kernel_class(one, base.attention, accelerator.architecture) for one in operators]
+    modules = [one.module for one in operators]
+    places = list(zip(operators, classes, timing.family, strict=True))
+    work = _Sums([(one.module, one.phase, own) for one, own, _ in places], shape)
+    families = _Sums([(one.module, family, own) for one, own, family in places], shape)
+    late = [(one.module, own) for one, own, _ in places if weight_share(one)]
+    weights = _Sums(late, shape)
+    spent, doubts = _Sums(timing.family, shape), _Sums(timing.family, shape)
+    launches, kernels = _Sums(modules, shape), _Sums(modules, shape)
+    for position, (operator, own, family) in enumerate(places):
         time = filled(timing.time[position] * operator.count, shape)
-        own = kernel_class(operator, base.attention, accelerator.architecture)
-        family = timing.family[position]
-        for table, key in (
-            (work, (operator.module, operator.phase, own)),
-            (families, (operator.module, family, own)),
-        ):
-            table[key] = table[key] + time if key in table else time
+        work.add((operator.module, operator.phase, own), time)
+        families.add((operator.module, family, own), time)
         if share := weight_share(operator):
-            late = weights.get((operator.module, own), 0.0)
-            weights[(operator.module, own)] = late + share * time
+            weights.add((operator.module, own), share * time)
         often = time * (1.0 if operator.module in ENDS else model.layers)
-        spent[family] = spent.get(family, zero) + often
-        doubts[family] = doubts.get(family, zero) + often * timing.sigma[position]
+        spent.add(family, often)
+        doubts.add(family, often * timing.sigma[position])
         alone = 0.0 if captured(operator, base.captured) else 1.0
-        for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
-            before = counts.get(operator.module, zero)
-            counts[operator.module] = before + alone * operator.count * each
+        launches.add(operator.module, alone * operator.count)
+        more = operator.kernels - 1.0
+        if np.ndim(more) or more:
+            kernels.add(operator.module, alone * operator.count * more)
     return LayerKernels(
         base=base,
         listed=Worklist(tuple(operators), timing),
         network=Network.of(base, cluster, calibration),
-        work=work,
-        weights=weights,
-        families=families,
-        launches=launches,
-        kernels=kernels,
-        sigmas={family: doubts[family] / np.maximum(spent[family], 1e-30) for family in spent},
+        work=work.whole(),
+        weights=weights.whole(),
+        families=families.whole(),
+        launches=launches.whole(),
+        kernels=kernels.whole(),
+        sigmas=doubts.over(spent),
     )
+
+
+class _Sums(Generic[K]):
+    """Sums over operators by key, in the order in which they are added."""
+
+    def __init__(self, keys: Iterable[K], shape: tuple[int, ...]) -> None:
+        self.places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        self.table = np.zeros((len(self.places), *shape))
+
+    def add(self, key: K, value: Numeric) -> None:
+        """Add to the sum of a key."""
+        self.table[self.places[key]] += value
+
+    def whole(self) -> dict[K, Array]:
+        """All sums."""
+        return {key: self.table[place, ...] for key, place in self.places.items()}
+
+    def over(self, other: _Sums[K]) -> dict[K, Array]:
+        """All sums over those of another one of the same keys."""
+        ratio = self.table / np.maximum(other.table, 1e-30)
+        return {key: ratio[place, ...] for key, place in self.places.items()}
 
 
 def layer_parts(

@@ -30,7 +30,7 @@ from predictor.plans import (
 from predictor.records import dataclass
 from predictor.timing import BOUNDS, Calibration, Timing
 from predictor.training.decomposition import Parts, parts
-from predictor.training.layer import Worklist, kernel_class
+from predictor.training.layer import Layers, Worklist, kernel_class
 from predictor.training.ledger import KINDS, TERMS
 from predictor.training.own import as_measured
 from predictor.training.software import environment_of, stretched
@@ -179,7 +179,11 @@ def executions(found: Parts, listed: Worklist, step: Step) -> Array:
 
 
 def predict(
-    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+    model: Model,
+    cluster: Cluster,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    layers: Layers | None = None,
 ) -> TrainingPrediction:
     """Predict one training step of a plan, or of every plan of a batch.
 
@@ -188,6 +192,7 @@ def predict(
                  the plan's: one machine for each plan
     plan         numeric fields are floats or arrays of one shape
     calibration  what has been fitted (`catalog.load`)
+    layers       what `layers_of` found for the plans; found here if None
 
     Raises InputError for data types that the accelerator lacks. Whether a plan is possible at all
     is `plan.check`'s business, whether it fits is part of the result.
@@ -196,7 +201,7 @@ def predict(
     if varying(cluster):
         shape = np.broadcast_shapes(plan.shape, shape_of(cluster))
         plan = replace(plan, tp=np.broadcast_to(plan.tp, shape))
-    found, listed = parts(model, cluster, plan, calibration)
+    found, listed = parts(model, cluster, plan, calibration, layers)
     using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)
     total_sigma = interval(step, using.factor, run.spread(model.is_moe, plan.framework, plan.named))

@@ -92,6 +92,7 @@ def test_power_of_the_heaviest_work_is_written_beside_what_else_was_measured(
 ) -> None:
     """A device that draws 50 W whatever it does: at rest, in a product of its first data type, in a
     copy, and in a product of each other type, narrow ones first."""
+    monkeypatch.setattr("profiler.device._last_level_cache", lambda: 8e6)
     device = find("cpu")
     device.facts["memory_gb"] = 2.0
     monkeypatch.setattr(suite, "HOST_FLOP", 1e9)  # the largest take seconds a call on a core

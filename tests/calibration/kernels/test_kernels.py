@@ -17,7 +17,7 @@ from predictor.timing.shapes import Shapes
 from tests.calibration.conftest import gemm_table
 
 SIZES = [64, 96, 192, 320, 512, 1000, 1536, 2048, 4096, 8192]
-FEW = SIZES[2::2] + [8192]
+FEW = [*SIZES[2::2], 8192]
 """Where several accelerators are pooled, and each is left out of the fit in turn."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -26,9 +27,17 @@ OF_ANY_NUMBER = ("cli", "broadcast_arrays")
 FOLDERS = ("predictor", "calibration", "profiler", "reckon", "tools", "benchmarks")
 
 
-def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+@cache
+def pieces(path: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Functions of a file with their lines, and its calls of many arguments with where they are;
+    a file is read once for both."""
+    functions, calls = [], []
+    for one in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append((one.name, (one.end_lineno or one.lineno) - one.lineno + 1))
+        elif isinstance(one, ast.Call) and len(one.args) > UNNAMED:
+            calls.append((ast.unparse(one.func), one.lineno))
+    return functions, calls
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -36,10 +45,10 @@ def test_no_function_is_a_giant(folder: str) -> None:
     paths = sorted((ROOT / folder).rglob("*.py"))
     assert paths
     long = {
-        f"{path.relative_to(ROOT)}:{one.name}": one.end_lineno - one.lineno + 1
+        f"{path.relative_to(ROOT)}:{name}": lines
         for path in paths
-        for one in functions(path)
-        if one.end_lineno is not None and one.end_lineno - one.lineno >= LONGEST
+        for name, lines in pieces(path)[0]
+        if lines > LONGEST
     }
     assert long == {}
 
@@ -52,16 +61,11 @@ def test_no_file_is_long(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "tests"])
 def test_calls_of_many_arguments_name_them(folder: str) -> None:
-    calls = [
-        (path, call)
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for call in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(call, ast.Call) and len(call.args) > UNNAMED
-    ]
     found = [
-        f"{path.relative_to(ROOT)}:{call.lineno} {ast.unparse(call.func)}"
-        for path, call in calls
-        if ast.unparse(call.func).split(".")[-1] not in OF_ANY_NUMBER
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name, line in pieces(path)[1]
+        if name.split(".")[-1] not in OF_ANY_NUMBER
     ]
     assert found == []
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, take
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import serving_memory
@@ -242,16 +242,16 @@ def _beside(
     middle = np.full(shape, float(wide.input_len + 0.5 * wide.output_len))
     cores = decode_cores(model, cluster, wide, sequences, middle, np.ones(shape), calibration)
     step = decode_time(replace(pass_work(layers.plus(cores), sequences, wide), drafting=0.0), own)
-    added, slack = np.empty((2, len(sequences), len(tokens)))
-    for column, fresh in enumerate(tokens):
-        found, count = mixed_pass(
-            model, cluster, wide, np.full(len(sequences), fresh), sequences, calibration
-        )
-        one = DeviceTime(found.compute, found.communication, found.kernels, count)
-        work = replace(pass_work(found, sequences, wide), single=one)
-        added[:, column] = mixed_time(work, own) - count * step
-        slack[:, column] = launch_wait(one, work, own)
-    return added, slack
+    # Every number of tokens beside every number of sequences, as one batch.
+    again = np.tile(np.arange(len(sequences)), len(tokens))
+    many, each, fresh = take(wide, again), sequences[again], np.repeat(tokens, len(sequences))
+    found, count = mixed_pass(model, cluster, many, fresh, each, calibration)
+    one = DeviceTime(found.compute, found.communication, found.kernels, count)
+    work = replace(pass_work(found, each, many), single=one)
+    added = mixed_time(work, own) - count * step[again]
+    slack = launch_wait(one, work, own)
+    rows = (len(tokens), len(sequences))
+    return added.reshape(rows).T, np.broadcast_to(slack, added.shape).reshape(rows).T
 
 
 def _lengths(plan: ServingPlan, longest: float) -> Array:

@@ -199,9 +199,12 @@ def _first(batch: Any, names: tuple[str, ...]) -> Any:
 def _distinct(batch: Any, names: list[str]) -> tuple[list[tuple[float, ...]], Any]:
     """Combinations of some numbers that occur in a batch, and for every plan which it has."""
     shape = batch.shape
-    columns = [np.broadcast_to(getattr(batch, name), shape).ravel() for name in names]
+    numbers = [getattr(batch, name) for name in names]
+    columns = [np.broadcast_to(number, shape).ravel() for number in numbers]
     code = np.zeros(int(np.prod(shape)), dtype=np.int64)
-    for column in columns:
+    for number, column in zip(numbers, columns, strict=True):
+        if np.ndim(number) == 0:
+            continue  # one for all
         values, place = np.unique(np.nan_to_num(column, nan=-1.0), return_inverse=True)
         if len(values) > 1:
             _, code = np.unique(code * len(values) + place.ravel(), return_inverse=True)

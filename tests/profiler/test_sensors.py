@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from profiler import output, sensors  # noqa: E402
+from profiler import output, sensors, suite  # noqa: E402
 from profiler.device import Device, find  # noqa: E402
 from profiler.journal import Tables  # noqa: E402
 from profiler.operators import NARROW  # noqa: E402
@@ -92,7 +92,10 @@ def test_power_of_the_heaviest_work_is_written_beside_what_else_was_measured(
 ) -> None:
     """A device that draws 50 W whatever it does: at rest, in a product of its first data type, in a
     copy, and in a product of each other type, narrow ones first."""
+    monkeypatch.setattr("profiler.device._last_level_cache", lambda: 8e6)
     device = find("cpu")
+    device.facts["memory_gb"] = 2.0
+    monkeypatch.setattr(suite, "HOST_FLOP", 1e9)  # the largest take seconds a call on a core
     steady = sensors.Sensor("fake", joules=lambda: 50.0 * time.perf_counter())
     monkeypatch.setattr(sensors, "sensor", lambda _: steady)
     monkeypatch.setattr(sensors, "LEAST", 0.1)

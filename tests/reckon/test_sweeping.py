@@ -250,14 +250,16 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
 Cluster = tuple[str, "list[subprocess.Popen[bytes]]", "subprocess.Popen[bytes]"]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A Dask scheduler and two worker processes on loopback: its address, the workers, it."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Dask scheduler and two worker processes on loopback: its address, the workers, it. The
+    first test kills a worker, the second does with the other and kills the scheduler."""
     distributed = pytest.importorskip("distributed")
-    file = tmp_path / "scheduler.json"
+    folder = tmp_path_factory.mktemp("cluster")
+    file = folder / "scheduler.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     quiet: dict[str, Any] = {
-        "cwd": tmp_path, "env": environment,
+        "cwd": folder, "env": environment,
         "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL,
     }  # fmt: skip
     python = [sys.executable, "-m"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,12 @@ import pandas as pd
 import pytest
 
 from calibration.checks import plans as choosing
+from calibration.checks import sweep as scoring
 from calibration.checks.sweep import by_field, figures, rank_correlation, score_sweep
+from calibration.tables import sweep as sweeps
 from calibration.tables.sweep import (
     SICK,
+    Sweep,
     ffn_width,
     healthy_points,
     layer_times,
@@ -67,9 +71,19 @@ def test_the_width_follows_from_the_parameters() -> None:
         assert ffn_width(row) == width
 
 
-def test_the_sweep_is_read_whole(shared: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(shared: Path) -> Iterator[Sweep]:
+    """The sweep, which is read once for all that asks for it here."""
+    found = read_sweep(shared / "bulk" / "training" / "nanotron_sweep.csv", RUN)
+    with pytest.MonkeyPatch.context() as patch:
+        for asking in (sweeps, scoring):
+            patch.setattr(asking, "read_sweep", lambda *_: found)
+        yield found
+
+
+def test_the_sweep_is_read_whole(whole: Sweep, shared: Path) -> None:
     path = shared / "bulk" / "training" / "nanotron_sweep.csv"
-    found = read_sweep(path, RUN)
+    found = whole
     assert len(found.points) == 1549
     assert not found.skipped
     assert {p.request.model.ffn_hidden for p in found.points} == {8192, 14336}
@@ -105,7 +119,7 @@ def test_rank_correlation_compares_plans_of_one_model_and_size() -> None:
 
 
 @pytest.fixture(scope="module")
-def scored(shared: Path) -> pd.DataFrame:
+def scored(whole: Sweep, shared: Path) -> pd.DataFrame:
     """The sweep as it is predicted, each model size by fits to the others."""
     path = shared / "bulk" / "training" / "nanotron_sweep.csv"
     return score_sweep(path, load("kernels-only"))

@@ -125,14 +125,17 @@ def test_a_measured_operator_has_the_predicted_ones_shape(attention: str) -> Non
         vocab=8192,
     )  # fmt: skip
     plan = TrainingPlan(1.0, 1.0, 1.0, 2.0, 2.0, 512.0, attention=attention)
-    for operator in step_operators(model, plan):
-        table = check_kernels(pd.DataFrame([as_row(operator)]), "t")
-        assert kinds(table).iloc[0] == kind_of(operator.op, operator.variant)
-        assert variants(table).iloc[0] == operator.variant
-        found = shapes_of(table, operator.op, operator.dtype)
-        expected = columns([operator], ())
+    every = step_operators(model, plan)
+    table = check_kernels(pd.DataFrame([as_row(operator) for operator in every]), "t")
+    assert list(kinds(table)) == [kind_of(one.op, one.variant) for one in every]
+    assert list(variants(table)) == [one.variant for one in every]
+    for (op, dtype), own in table.groupby(["op", "dtype"]):
+        found = shapes_of(own, str(op), str(dtype))
+        expected = columns([every[at] for at in own.index], ())
         for name in ("m", "n", "k", "flop", "bytes"):
-            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-12)
+            np.testing.assert_allclose(
+                getattr(found, name), getattr(expected, name), rtol=1e-12, err_msg=f"{op} {name}"
+            )
 
 
 def one(**row: object) -> Shapes:

@@ -8,8 +8,9 @@ from predictor.catalog.filling import Default, Filler
 from predictor.errors import InputError
 
 FIELDS = ("tp", "pp", "dp")
+REASONS = st.sampled_from(("", "why", "why else"))
 RULES = st.lists(
-    st.builds(Default, st.sampled_from(FIELDS), st.integers(1, 64), st.text(), st.booleans())
+    st.builds(Default, st.sampled_from(FIELDS), st.integers(1, 64), REASONS, st.booleans())
 )
 
 

@@ -84,26 +84,14 @@ def test_bad_input_is_told_and_the_page_goes_on(page: Any) -> None:
 
 
 def test_a_search_draws_plans_and_one_is_taken_over(page: Any) -> None:
+    """Its ticks are numbers (those between the powers of ten were single digits), and the flags of
+    lines stay whole (they broke within '--')."""
     page.goto(page.url.split("?")[0] + "?tab=train&model=llama3-8b&system=dgx-h100&gpus=8"
               "&seq_len=4096&global_batch=8&tp=8")  # fmt: skip
     page.wait_for_selector(".figure")
     page.click("#search-button")
     page.wait_for_selector("#plot .main-svg", timeout=60_000)
     assert "Yours takes" in page.inner_text("#better")
-    page.click("#better tbody button >> nth=0")
-    assert "reckon predict train" in page.inner_text("#plan-line pre")
-    page.click("text=Use this plan")
-    page.wait_for_selector("#plot", state="detached")
-    assert "tp=1" in page.url
-
-
-def test_ticks_are_numbers_and_flags_stay_whole(page: Any) -> None:
-    """Ticks between the powers of ten were single digits, and lines broke within '--'."""
-    page.goto(page.url.split("?")[0] + "?tab=train&model=llama3-8b&system=dgx-h100&gpus=8"
-              "&seq_len=4096&global_batch=8&tp=8")  # fmt: skip
-    page.wait_for_selector(".figure")
-    page.click("#search-button")
-    page.wait_for_selector("#plot .main-svg", timeout=60_000)
     ticks = page.locator("#plot .xtick text").all_text_contents()
     numbers = [float(tick.replace(",", "")) for tick in ticks]
     assert len(numbers) > 1
@@ -113,6 +101,11 @@ def test_ticks_are_numbers_and_flags_stay_whole(page: Any) -> None:
     assert all(text.startswith("--") for text in flags.all_inner_texts())
     style = "e => getComputedStyle(e).whiteSpace"
     assert flags.first.evaluate(style) == "nowrap"
+    page.click("#better tbody button >> nth=0")
+    assert "reckon predict train" in page.inner_text("#plan-line pre")
+    page.click("text=Use this plan")
+    page.wait_for_selector("#plot", state="detached")
+    assert "tp=1" in page.url
 
 
 def test_how_steps_vary_is_shown_where_it_is_asked_for(page: Any) -> None:

@@ -22,7 +22,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100", "--input-len", "1024",
          "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15", "--rate", "30",
-         "--set", "prefill_workers=0"]  # fmt: skip
+         "--pp", "1", "--set", "prefill_workers=0"]  # fmt: skip
 
 GRID = [
     *itertools.product([("llama3-8b", "dgx-h100")], [1024, 4096], [5.0, 60.0], [0.3, 0.8], [0.02]),

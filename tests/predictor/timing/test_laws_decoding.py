@@ -353,6 +353,21 @@ def test_heads_up_to_those_timed_cost_nothing_more() -> None:
     assert float(beside[0]) == pytest.approx(float(own.flop[0]) * 32 / 20 * 0.2 / (0.5 * PEAK))
 
 
+@pytest.mark.parametrize("name", ["MI300X-192GB", "B200-SXM-180GB", "Gaudi3-128GB"])
+def test_more_heads_than_were_timed_take_no_more_than_their_arithmetic_on_top(name: str) -> None:
+    known, device = load("default"), catalog.accelerator(name)
+
+    def time(heads: float) -> float:
+        found = shape_times(cache(heads, 8192, 64, cold=1.0), device, known)
+        return float(found[0][0])
+
+    for heads in (64.0, 128.0):
+        _, beside = together(cache(heads, 8192, 64, cold=1.0), device)
+        most = time(TOGETHER) + float(beside[0])
+        assert time(TOGETHER) <= time(heads) <= most * (1.0 + 1e-9)
+    assert time(64.0) < time(128.0)
+
+
 def test_heads_in_32_bits_are_padded_where_there_is_no_such_rate() -> None:
     heads = [Operator("x", op, "fwd", "forward", "layer", dtype, core=core, m=1.0, n=1.0, k=1.0,
                       flop=1.0, bytes=1.0) for op, dtype, core in (

@@ -30,6 +30,7 @@ from predictor.catalog import (
     load,
 )
 from predictor.errors import InputError
+from predictor.files import prepare_folder, write_text
 from predictor.schema import INFERENCE_KEYS, of_inference
 from predictor.timing import (
     Calibration,
@@ -111,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--calibration", default="default")
     parser.add_argument("--out", type=Path, required=True, help="folder of the calibration")
     given = parser.parse_args(arguments)
+    prepare_folder(given.out)  # before what takes long
     calibration = load(given.calibration)
     points = read_inference(given.tables, calibration.run)
     aside = {what: hidden_points(given.tables, calibration.run, what) for what in HIDDEN}
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # The ids are many: one line for all of them.
     ids = json.dumps(content.pop("points"))
     text = json.dumps(content, indent=1).removesuffix("\n}")
-    (given.out / FILE).write_text(f'{text},\n "points": {ids}\n}}\n', encoding="utf-8")
+    write_text(given.out / FILE, f'{text},\n "points": {ids}\n}}\n')
 
 
 if __name__ == "__main__":

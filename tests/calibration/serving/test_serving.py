@@ -369,7 +369,6 @@ def test_every_row_is_scored_or_skipped_with_its_reason(tmp_path):
 
 def test_refitting_writes_what_predictions_read(tmp_path):
     out = tmp_path / "calibration"
-    out.mkdir()
     main([str(table_of(tmp_path)), "--out", str(out)])
     found = read_parameters(out / "serving.json")
     assert "vllm until 2025-01" in found.engines

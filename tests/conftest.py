@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Several run at once, and their matrices are small: threads would but wait for each other. Asked
@@ -84,3 +85,15 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
         return status, captured.out, captured.err
 
     return run
+
+
+def pytest_configure() -> None:
+    """Thousands of small objects come and go in a test: cycles among them are looked for less
+    often."""
+    gc.set_threshold(100_000, 20, 100)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays, and is not looked through again."""
+    gc.collect()
+    gc.freeze()

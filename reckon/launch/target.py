@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.arrays import distinct_rows
 from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -198,15 +199,6 @@ def _first(batch: Any, names: tuple[str, ...]) -> Any:
 
 def _distinct(batch: Any, names: list[str]) -> tuple[list[tuple[float, ...]], Any]:
     """Combinations of some numbers that occur in a batch, and for every plan which it has."""
-    shape = batch.shape
-    numbers = [getattr(batch, name) for name in names]
-    columns = [np.broadcast_to(number, shape).ravel() for number in numbers]
-    code = np.zeros(int(np.prod(shape)), dtype=np.int64)
-    for number, column in zip(numbers, columns, strict=True):
-        if np.ndim(number) == 0:
-            continue  # one for all
-        values, place = np.unique(np.nan_to_num(column, nan=-1.0), return_inverse=True)
-        if len(values) > 1:
-            _, code = np.unique(code * len(values) + place.ravel(), return_inverse=True)
-    _, index, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return [tuple(float(c[at]) for c in columns) for at in index], inverse.ravel()
+    columns = [np.broadcast_to(getattr(batch, name), batch.shape).ravel() for name in names]
+    first, inverse = distinct_rows(columns or [np.zeros(batch.shape).ravel()])
+    return [tuple(float(c[at]) for c in columns) for at in first], inverse

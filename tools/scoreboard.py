@@ -103,6 +103,12 @@ LEAST_ROWS = 5
 """Sources with fewer rows do not count in the mean over sources that is compared."""
 
 
+def over_sources(groups: list[dict]) -> tuple[list[dict], float]:
+    """Sources of at least `LEAST_ROWS` rows, and the mean of their errors."""
+    large = [group for group in groups if group["n"] >= LEAST_ROWS]
+    return large, sum(group["mape"] for group in large) / len(large)
+
+
 def table(result: dict, baseline: dict[str, float]) -> str:
     def of(source: str) -> str:
         return f"{baseline[source]:.1%}" if source in baseline else ""
@@ -122,8 +128,7 @@ def table(result: dict, baseline: dict[str, float]) -> str:
         f"{result['median_ape']:.1%} | {result['bias']:+.2f} | "
         f"{result['interval_coverage']:.0%} | |"
     )
-    large = [g for g in result["groups"] if g["n"] >= LEAST_ROWS]
-    ours = sum(g["mape"] for g in large) / len(large)
+    large, ours = over_sources(result["groups"])
     known = [baseline[g["source"]] for g in large if g["source"] in baseline]
     yardstick = sum(known) / len(known)
     lines += [
@@ -134,6 +139,15 @@ def table(result: dict, baseline: dict[str, float]) -> str:
         f"{result['median_width']:.2f}; {skipped} of {result['n_points']} rows are not predicted "
         "yet, each with its reason in the JSON.",
     ]
+    if sure := result.get("without_doubtful"):
+        without, theirs = over_sources(sure)
+        fewer = result["n_predicted"] - sum(g["n"] for g in sure)
+        lines += [
+            "",
+            f"{fewer} of the rows are marked doubtful: B200s that their pages call power limited "
+            "without saying to what. No fit learns from them; without them the mean is "
+            f"{theirs:.1%}, over {len(without)} sources.",
+        ]
     return "\n".join(lines)
 
 

@@ -400,6 +400,7 @@ def _run_rows(
         model=request.model.name,
         accelerator=request.cluster.accelerator.name,
         sigma_operators=float(np.sqrt(max(result.sigma[at] ** 2 - run**2, 0.0))),
+        flagged=point.doubtful,
         moe=request.model.is_moe,
         framework=request.plan.framework,
     )

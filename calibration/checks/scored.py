@@ -101,14 +101,11 @@ def _coverage(rows: list[Scored]) -> float | None:
     return float(np.mean(inside)) if inside else None
 
 
-def summary(scores: Scores, level: float) -> dict[str, Any]:
-    """The content of `reckon validate --json`."""
-    fresh = [row for row in scores.rows if not row.in_sample]
-    metrics = sorted({row.metric for row in scores.rows})
+def _by_source(rows: list[Scored]) -> list[dict[str, Any]]:
+    """Figures of each source: of its rows that no fit saw, if it has any."""
     groups = []
-    values = [row for row in scores.rows if row.metric not in DISTANCES]
-    for source in sorted({row.source for row in values}):
-        own = [row for row in values if row.source == source]
+    for source in sorted({row.source for row in rows}):
+        own = [row for row in rows if row.source == source]
         out = [row for row in own if not row.in_sample]
         figures = _figures(out or own)
         groups.append(
@@ -122,6 +119,16 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
                 "in_sample": not out,
             }
         )
+    return groups
+
+
+def summary(scores: Scores, level: float) -> dict[str, Any]:
+    """The content of `reckon validate --json`."""
+    fresh = [row for row in scores.rows if not row.in_sample]
+    metrics = sorted({row.metric for row in scores.rows})
+    values = [row for row in scores.rows if row.metric not in DISTANCES]
+    groups = _by_source(values)
+    sure = [row for row in values if not row.flagged]
     held: list[Any] = [group["mape"] for group in groups if not group["in_sample"]]
     figures = _figures(fresh if len(metrics) == 1 else [])
     widths = [row.high / row.low for row in values]
@@ -142,6 +149,7 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
         "interval_coverage": _coverage(fresh or scores.rows),
         "median_width": float(np.median(widths)) if widths else None,
         "groups": groups,
+        **({} if len(sure) == len(values) else {"without_doubtful": _by_source(sure)}),
         "skipped": [
             {"point_id": row.point_id, "source": row.source, "reason": row.reason}
             for row in scores.skipped

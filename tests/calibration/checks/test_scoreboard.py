@@ -66,6 +66,25 @@ def test_the_summary_is_the_contract(table: Path) -> None:
     assert found["in_sample_mape"] is None
 
 
+def test_sources_are_told_without_their_doubtful_rows_too(table: Path) -> None:
+    rows = pd.read_csv(table)
+    rows["doubtful"] = np.where(rows["point_id"].isin(["p5", "p6"]), "of another machine", None)
+    rows.to_csv(table, index=False)
+    found = summary(score([table], KERNELS), 0.8)
+    assert set(found) == {*KEYS, "without_doubtful"}
+    assert found["n_predicted"] == 7
+    whole, sure = (
+        {group["source"]: group for group in found[name]} for name in ("groups", "without_doubtful")
+    )
+    assert sure["one"] == whole["one"]
+    assert whole["two"]["n"] - sure["two"]["n"] == 2
+    kept = [
+        p for p in found["points"] if p["source"] == "two" and p["point_id"] not in ("p5", "p6")
+    ]
+    errors = [abs(p["predicted"] / p["published"] - 1) for p in kept]
+    assert sure["two"]["mape"] == pytest.approx(np.mean(errors))
+
+
 def test_fitted_points_count_apart(table: Path) -> None:
     known = Calibration(
         "x", KERNELS.kernels, KERNELS.links, KERNELS.throttles, KERNELS.run,

@@ -21,7 +21,7 @@ from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
 from calibration.tables.words import cached, stored
 from predictor import catalog
-from predictor.catalog import ServingPlanSpec, all_engines, parse, recognised
+from predictor.catalog import ServingPlanSpec, all_engines, known, parse, ported, recognised
 from predictor.errors import InputError
 from predictor.models import Model, Quantization
 from predictor.serving import ServingRequest, complete_serving
@@ -277,7 +277,7 @@ def _laid_out(row: Mapping[Any, Any], source: str) -> bool:
 
 def _where(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:
     """What a row says of machine, engine, layout and precision."""
-    accelerator = ACCELERATORS.get(str(row["accelerator"]), row["accelerator"])
+    accelerator = _accelerator(row)
     source = str(row.get("source", ""))
     return {
         "accelerator": accelerator,
@@ -326,10 +326,14 @@ def _completed(fields: dict[str, Any], run: RunParameters, model: Model) -> Serv
 def _framework(row: Mapping[Any, Any]) -> str:
     """Name of a row's engine among those that facts are known of, else 'neutral'."""
     stated = str(cell(row, "framework") or "neutral").lower()
-    name = recognised(ENGINES.get(stated, stated), all_engines())
-    if name == "vllm" and str(row["accelerator"]).startswith("MI"):
-        return "vllm-rocm"
-    return name or "neutral"
+    name = recognised(ENGINES.get(stated, stated), all_engines()) or "neutral"
+    there = known("accelerators", str(_accelerator(row)))
+    return ported(name, str(there.get("vendor", ""))) if there else name
+
+
+def _accelerator(row: Mapping[Any, Any]) -> Any:
+    """A row's accelerator under the catalog's name."""
+    return ACCELERATORS.get(str(row["accelerator"]), row["accelerator"])
 
 
 def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:
@@ -348,9 +352,8 @@ def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, A
         tp = gpus // int(dp or 1)
     if tp is not None and gpus % (int(tp) * int(pp or 1)) == 0:
         dp = gpus // (int(tp) * int(pp or 1))
-    unsaid = tp is None and pp is None and dp is None
-    if gpus > 1 and unsaid and not mlperf.is_mlperf(str(row.get("source", ""))):
-        return {"gpus": gpus}  # one engine on all of them
+    if gpus > 1 and tp is None and not mlperf.is_mlperf(str(row.get("source", ""))):
+        return {"gpus": gpus, "pp": pp, "dp": dp}  # engines on all of them
     ep = cell(row, "ep") if model.is_moe else None
     return {"tp": tp, "pp": pp, "dp": 1 if dp is None else dp, "ep": ep}
 

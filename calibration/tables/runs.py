@@ -202,8 +202,10 @@ def _request(
         fields["global_batch"] *= fields["ep"]
     if fields["gpus"] and fields["tp"] and fields["pp"] and fields["gpus"] % ranks == 0:
         fields["dp"] = fields["gpus"] // ranks
-    if fields["dp"] and fields["gpus"] and ranks * fields["dp"] != fields["gpus"]:
-        fields["gpus"] = None  # the row contradicts itself; its layout decides
+    if fields["dp"] and fields["gpus"]:
+        others, rest = divmod(fields["gpus"], ranks * fields["dp"])
+        if rest or (others > 1 and fields["tp"] and fields["pp"]):
+            fields["gpus"] = None  # the row contradicts itself; its layout decides
     fields["precision"] = trained(str(cell(row, "precision")))
     fields["sequence_parallel"] = yes(cell(row, "sequence_parallel"))
     fields["recompute"] = recomputed(cell(row, "recompute"))

@@ -80,7 +80,15 @@ from predictor.catalog.power import (
     power_setting,
 )
 from predictor.catalog.recipes import recipe_facts, settings_of
-from predictor.catalog.software import Engine, Fact, Setting, all_engines, engine_named, version_of
+from predictor.catalog.software import (
+    Engine,
+    Fact,
+    Setting,
+    all_engines,
+    engine_named,
+    ported,
+    version_of,
+)
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, ServingPlanSpec, TrainingPlanSpec
 from predictor.catalog.systems import default_system, system
 from predictor.catalog.tables import KINDS, data_dir, find, known, read_mapping, rows
@@ -166,6 +174,7 @@ __all__ = [
     "own_process",
     "parse",
     "period",
+    "ported",
     "power_constants",
     "power_fit",
     "power_laws",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 
@@ -22,18 +23,27 @@ def _folded(name: str) -> str:
 def recognised(name: str, known: Collection[str]) -> str | None:
     """The one of `known` that a table's words mean, None where none does: as `spelled` has it, or
     else the longest name or alias that they begin with, before a release, a platform or a remark
-    ('vLLM 0.4.3+rocm614, PyTorch 2.3.0', 'sglang-v0.5.9', 'tensorrt-llm (triton backend)').
+    ('vLLM 0.4.3+rocm614, PyTorch 2.3.0', 'sglang-v0.5.9', 'tensorrt-llm (triton backend)'), or
+    else the longest that is a word of them ('NVIDIA Dynamo (TRT-LLM)', 'Ray Serve with vLLM').
     """
     whole = spelled(name)
-    if whole in known:
-        return whole
-    folded = _folded(name)
+    return whole if whole in known else _within(_folded(name), frozenset(known))
+
+
+@lru_cache(maxsize=1024)
+def _within(folded: str, known: frozenset[str]) -> str | None:
+    """The one of `known` that words of a folded text mean."""
     table = {**aliases(), **{one: one for one in known}}
-    begun = [
-        one for one in table
-        if folded.startswith(one) and not folded[len(one) :][:1].isalpha() and table[one] in known
-    ]  # fmt: skip
-    return table[max(begun, key=len)] if begun else None
+    ours = [one for one in table if table[one] in known]
+    begun = [one for one in ours if _word(one, folded) == 0]
+    within = begun or [one for one in ours if _word(one, folded) >= 0]
+    return table[max(within, key=len)] if within else None
+
+
+def _word(one: str, folded: str) -> int:
+    """Where a name first is a word of a folded text, -1: nowhere."""
+    found = re.search(rf"(?<![a-z0-9]){re.escape(one)}(?![a-z])", folded)
+    return found.start() if found else -1
 
 
 def spelled(name: str) -> str:

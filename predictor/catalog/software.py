@@ -145,6 +145,7 @@ class Engine:
                 the last is a period, too
     like        engine whose fitted parameters stand in, and are drawn towards, where this one is
                 built on it
+    port        engine that this one is called by on accelerators of a vendor, and the vendor
     """
 
     name: str
@@ -152,6 +153,7 @@ class Engine:
     periods: tuple[str, ...]
     like: str
     facts: tuple[Fact, ...] = field(repr=False)
+    port: tuple[str, str] | None = None
 
     def label(self, era: str | None) -> str:
         """The name of its fitted parameters in an era."""
@@ -269,6 +271,12 @@ def engine_named(name: str) -> Engine:
     return all_engines()[name]
 
 
+def ported(name: str, vendor: str) -> str:
+    """The engine that a name means on accelerators of a vendor: its port there, if it has one."""
+    ports = (one.name for one in all_engines().values() if one.port == (name, vendor))
+    return next(ports, name)
+
+
 def _engine(name: str, content: Mapping[str, Mapping[str, Any]]) -> Engine:
     """An engine from its file, and those of the ones whose code it is (`of`)."""
     own = content[name]
@@ -284,6 +292,7 @@ def _engine(name: str, content: Mapping[str, Mapping[str, Any]]) -> Engine:
         periods=tuple(own.get("periods", base.periods if base else ())),
         like=own.get("like", ""),
         facts=tuple(found),
+        port=(own["port"]["of"], own["port"]["vendor"]) if "port" in own else None,
     )
 
 

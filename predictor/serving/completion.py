@@ -25,6 +25,7 @@ from predictor.catalog import (
     engine_named,
     named_model,
     note_names,
+    ported,
     spelled,
     system,
 )
@@ -263,7 +264,7 @@ def _engine(
     """
     values = filler.values
     framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
-    values["framework"] = framework
+    values["framework"] = framework = ported(framework, accelerator.vendor)
     engine = engine_named(framework)
     version = str(values.pop("version", ""))
     if version:

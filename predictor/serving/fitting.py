@@ -75,13 +75,17 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
     powers = [2**i for i in range(8) if 2**i <= node and model.heads % 2**i == 0]
     tps = [int(values["tp"])] if "tp" in values else powers
     pps = [int(values["pp"])] if "pp" in values else [1, 2, 4, 8, 16]
-    pairs = [(tp, pp) for tp in tps for pp in pps if pp == 1 or tp == max(tps)]
+    every = [(tp, pp) for tp in tps for pp in pps]
+    pairs = [(tp, pp) for tp, pp in every if pp == 1 or tp == max(tps)]
     gpus = values.get("gpus")
     if gpus is not None:
         gpus -= read_apart(values)
         dp = values.get("dp")
-        if dp is not None or not ("tp" in values or "pp" in values or _wide(draft, gpus, node)):
-            pairs = [(tp, pp) for tp, pp in pairs if tp * pp * (dp or 1) == gpus]
+        known = every if "pp" in values else pairs
+        whole = [(tp, pp) for tp, pp in known if tp * pp * (dp or 1) == gpus]
+        one = not ("tp" in values or _wide(draft, gpus, node))  # engine on all of them
+        if dp is not None or (one and (whole or "pp" not in values)):
+            pairs = whole
         else:
             pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp) == 0]
         if dp is None and "ep" in values:

@@ -215,6 +215,12 @@ def _undivided(model: Model, values: Mapping[str, Any]) -> InputError:
     if gpus is not None and gpus % ranks:
         near = near_multiples(gpus, ranks)
         return InputError(f"gpus {gpus} is not a multiple of tp x pp x cp {ranks}; nearest {near}")
+    if gpus is not None and gpus % (ranks * values.get("dp", 1)):
+        dp = values["dp"]
+        near = near_multiples(gpus, ranks, dp)
+        return InputError(
+            f"gpus {gpus} is not a multiple of tp x pp x cp {ranks} x dp {dp}; nearest {near}"
+        )
     micro = values.get("micro_batch")
     if gpus is not None and micro is not None:
         each = gpus // ranks * micro
@@ -391,15 +397,17 @@ def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tup
     """Possible (tp, pp): first those whose ranks are wide enough (`NARROWEST`) and whose pipelines
     are filled, of those fewest GPUs per replica, then TP before PP, inside the node; with experts
     PP before TP, which would divide what every expert is given."""
-    if SHARDINGS[values["sharding"]].weights:
+    gpus, cp, dp = values.get("gpus"), values.get("cp", 1), values.get("dp")
+    if SHARDINGS[values["sharding"]].weights and (None in (gpus, dp) or gpus == dp * cp):
         values = {"tp": 1, "pp": 1, **values}  # sharded weights stand in for model parallelism
     powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
     tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
     pps = [values["pp"]] if "pp" in values else _stages(model)
     pairs = [(tp, pp) for tp in tps for pp in pps]
-    gpus, cp = values.get("gpus"), values.get("cp", 1)
     if gpus is not None:
         pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp * cp) == 0]
+    if gpus is not None and dp is not None:
+        pairs = [(tp, pp) for tp, pp in pairs if tp * pp * cp * dp == gpus]
     before = 1 if model.is_moe else -1
 
     def key(pair: tuple[int, int]) -> tuple[bool, int, int]:

@@ -178,6 +178,14 @@ def test_devices_without_a_layout_are_a_layout_that_is_left_open():
     assert found.kind == "saturated"
     plan = found.request.plan
     assert float(plan.tp * plan.pp * plan.dp) == 8
+    for stated, laid in (
+        ({"pp": 1}, (8, 1, 1)), ({"pp": 2}, (4, 2, 1)), ({"dp": 2}, (4, 1, 2)),
+        ({"pp": 1, "dp": 1}, (8, 1, 1)), ({"pp": 2, "dp": 2}, (2, 2, 2)),
+    ):  # fmt: skip
+        plan = point(
+            tp=None, concurrency=None, batch=16, metric="e2e_latency_s", **stated
+        ).request.plan
+        assert (plan.tp, plan.pp, plan.dp) == laid
     bare = inference_point(
         {**ROW, "tp": None, "concurrency": None, "num_gpus": None}, RunParameters()
     )

@@ -57,6 +57,22 @@ def test_a_row_becomes_a_point() -> None:
     assert found.measured == 5.0
 
 
+@pytest.mark.parametrize(
+    ("stated", "laid"),
+    [
+        ({"tp": None, "dp": 16}, (4, 1, 16)),
+        ({"tp": None, "pp": 2, "dp": 16}, (2, 2, 16)),
+        ({"tp": 2, "pp": None, "dp": 8}, (2, 4, 8)),
+        ({"tp": None, "pp": None, "dp": 8}, (2, 4, 8)),  # none narrower than 2,048 columns
+        ({"tp": 2, "pp": 1, "dp": 16}, (2, 1, 32)),  # contradicts itself: ranks as of its layout
+        ({"tp": 1, "pp": None, "dp": 24}, (1, 2, 24)),  # and so: what holds the model
+    ],
+)
+def test_replicas_and_devices_say_what_a_row_leaves_open(stated: dict, laid: tuple) -> None:
+    plan = point(**stated, global_batch=192.0).request.plan
+    assert (plan.tp, plan.pp, plan.dp) == laid
+
+
 @pytest.mark.parametrize(("stated", "expected"), [(8, 8), (16, 16), (64, 16)])
 def test_experts_are_divided_among_the_ranks_of_a_stage_at_most(stated: int, expected: int) -> None:
     row = {"model": "qwen3-30b-a3b", "tp": 1.0, "pp": 4.0, "ep": float(stated), "value": 5.0}

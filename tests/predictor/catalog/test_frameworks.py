@@ -3,7 +3,7 @@
 import pytest
 
 import reckon
-from predictor.catalog import frameworks, recognised
+from predictor.catalog import frameworks, ported, recognised
 from predictor.catalog.software import all_engines
 
 
@@ -16,12 +16,46 @@ from predictor.catalog.software import all_engines
         ("vllm-gaudi", "vllm-gaudi"),  # an engine of its own, not a platform of vLLM
         ("lmdeploy-turbomind", "lmdeploy"),
         ("Ollama", "llama.cpp"),
+        ("NVIDIA Dynamo (TRT-LLM)", "tensorrt-llm"),  # what it runs on
+        ("Ray Serve with vLLM 0.11", "vllm"),
+        ("hf-tgi", "tgi"),
+        ("colossal-ai", "deepspeed"),
+        ("DeepSpeed-Inference 0.6", "deepspeed"),
+        ("deepspeed-fastgen", "deepspeed-mii"),
         ("vllmesque", None),
+        ("myvllm", None),
         ("CUDA 12.2", None),
     ],
 )
 def test_engines(written: str, engine: str | None) -> None:
     assert recognised(written, all_engines()) == engine
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor", "engine"),
+    [
+        ("vllm", "NVIDIA", "vllm"),
+        ("vllm", "AMD", "vllm-rocm"),
+        ("vllm", "Intel", "vllm-gaudi"),
+        ("vllm", "AWS", "transformers-neuronx"),
+        ("tgi", "Intel", "optimum-habana"),
+        ("tgi", "AMD", "tgi"),
+        ("neutral", "AMD", "neutral"),
+    ],
+)
+def test_engines_have_ports(name: str, vendor: str, engine: str) -> None:
+    assert ported(name, vendor) == engine
+
+
+def test_an_engine_is_its_port_on_every_path() -> None:
+    """Asked for by name, and in a table."""
+    asked = {"gpus": 8, "tp": 8, "batch": 16, "input_len": 512, "output_len": 64}
+    named, own = (
+        reckon.predict_infer("llama3-70b", "mi300x-8x", {**asked, "framework": framework})
+        for framework in ("vllm", "vllm-rocm")
+    )
+    assert named.request.plan.framework == "vllm-rocm"
+    assert named.to_dict()["tpot_s"] == own.to_dict()["tpot_s"]
 
 
 @pytest.mark.parametrize(

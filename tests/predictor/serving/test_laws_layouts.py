@@ -31,6 +31,17 @@ def test_layouts_fill_what_there_is() -> None:
     assert possible(gpus=16, tp=4, pp=2) == [(4, 2)]
 
 
+def test_stages_that_are_stated_leave_their_ranks_to_one_engine() -> None:
+    """On all accelerators; replicas where a stage would leave its node, a whole one each where
+    there are several."""
+    assert possible(gpus=8, pp=2) == [(4, 2)]
+    assert possible(gpus=8, pp=1) == [(8, 1)]
+    assert possible(gpus=8, pp=2, dp=2) == [(2, 2)]
+    assert possible(gpus=64, pp=2) == [(8, 2)]
+    assert possible(gpus=16, pp=1) == [(1, 1), (2, 1), (4, 1), (8, 1)]
+    assert possible(pp=2) == [(8, 2)]
+
+
 def test_fewest_accelerators_come_first_and_no_rank_leaves_its_node() -> None:
     found = possible()
     assert [math.prod(pair) for pair in found] == sorted(math.prod(pair) for pair in found)

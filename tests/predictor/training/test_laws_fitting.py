@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.errors import InputError
 from predictor.memory import MEMORY_FRACTION, memory
 from predictor.models import Model
 from predictor.timing import RunParameters
@@ -94,6 +95,8 @@ def test_sequences_that_are_fewer_than_replicas_are_shared(stated: dict, cp: int
         ({"tp": 5}, "tp 5 does not divide the 32 attention heads of dense; nearest 4"),
         ({"tp": 4, "pp": 3}, "gpus 64 is not a multiple of tp x pp x cp 12; nearest 60"),
         ({"tp": 4, "cp": 2, "pp": 3}, "tp x pp x cp 24; nearest 48"),
+        ({"dp": 6}, "gpus 64 is not a multiple of tp x pp x cp 1 x dp 6; nearest 60"),
+        ({"tp": 4, "pp": 4, "dp": 3}, "tp x pp x cp 16 x dp 3; nearest 48"),
         ({"tp": 8, "micro_batch": 3}, "multiple of dp 8 x micro-batch 3; nearest 240"),
         ({}, "no tp and pp inside a node divide"),
     ],
@@ -191,6 +194,23 @@ def test_layouts_are_in_the_order_in_which_they_are_tried() -> None:
     assert layouts(draft(tp=4, pp=3)) == [(4, 3, 1)]
     assert layouts(draft(global_batch=16))[0] == (1, 1, 4)
     assert layouts(draft(global_batch=16, seq_len=1024))[0] == (4, 1, 1)
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
+def test_replicas_that_are_stated_leave_the_rest_to_a_layout(sharding: str) -> None:
+    """Of 64 accelerators eight each; weights that are sharded need none where replicas are all."""
+    asked = {**ASKED, "sharding": sharding}
+    eight = _layouts(DENSE, 8, {**asked, "dp": 8})
+    assert {tp * pp for tp, pp in eight} == {8}
+    assert (8, 1) in eight
+    assert _layouts(DENSE, 8, {**asked, "dp": 8, "tp": 4}) == [(4, 2)]
+    assert _layouts(DENSE, 8, {**asked, "dp": 8, "pp": 2}) == [(4, 2)]
+    assert {tp * pp for tp, pp in _layouts(DENSE, 8, {**asked, "dp": 8, "cp": 4})} == {2}
+    assert _layouts(DENSE, 8, {**asked, "dp": 64}) == [(1, 1)]
+    assert _layouts(DENSE, 8, {**asked, "dp": 16, "cp": 4}) == [(1, 1)]
+    assert {tp * pp * cp for tp, pp, cp in layouts(draft(dp=8))} == {8}
+    with pytest.raises(InputError, match="dp 6; nearest 60 and 66"):
+        layouts(draft(dp=6))
 
 
 def test_long_sequences_are_divided_where_nothing_fits_otherwise() -> None:

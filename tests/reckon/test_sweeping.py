@@ -152,6 +152,7 @@ def test_serving_and_search_have_grids_too(tmp_path: Path, cli: Cli) -> None:
     path.write_text(yaml.safe_dump({
         "verb": "plan train", "model": "llama3-8b", "system": "dgx-h100", "gpus": [8, 16],
         "global_batch": 64, "seq_len": 4096, "tp": "1,2", "pp": 1, "precision": "bf16",
+        "cp": 1, "micro_batch": "1,2",
     }))  # fmt: skip
     arguments = ("sweep", path, "--out", tmp_path / "plans", "--workers", 1, "--json", "-")
     status, out, err = cli(*arguments)
@@ -162,6 +163,7 @@ def test_serving_and_search_have_grids_too(tmp_path: Path, cli: Cli) -> None:
     assert (plans["tp"] <= 2).all()
     searched = reckon.search("llama3-8b", "dgx-h100", {
         "gpus": 8, "global_batch": 64, "seq_len": 4096, "tp": "1,2", "pp": 1, "precision": "bf16",
+        "cp": 1, "micro_batch": "1,2",
     })  # fmt: skip
     best = searched.entry(0)
     assert plans["step_time_s"].iloc[0] == pytest.approx(best["step_time_s"]["value"])

@@ -57,7 +57,7 @@ def _short() -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory, _short: None) -> Path:
     """One small profile that the tests of this file look at."""
     out = tmp_path_factory.mktemp("profile")
-    profile(out, device="cpu", budget=1.0, ranks=min(2, cores()), threads=1, quiet=True)
+    profile(out, device="cpu", budget=2.0, ranks=min(2, cores()), threads=1, quiet=True)
     return out
 
 

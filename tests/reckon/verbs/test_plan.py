@@ -21,8 +21,9 @@ Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
          "--global-batch", "64", "--seq-len", "8192", "--schedule", "1f1b",
          "--cp", "1", "--micro-batch", "1,2"]  # fmt: skip
-INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--input-len",
-         "1024", "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15", "--pp", "1"]  # fmt: skip
+INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--pp", "1",
+         "--input-len", "1024", "--output-len", "256", "--ttft-ms", "300",
+         "--tpot-ms", "15"]  # fmt: skip
 
 
 @dataclass(frozen=True)

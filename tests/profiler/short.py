@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,6 +30,13 @@ tell hundreds of megabytes."""
 
 WITHIN = step.Check.within
 
+
+def within(check: step.Check, seconds: float) -> step.Check:
+    """A step in its shortest form, over few words."""
+    least = WITHIN(check, 0.0)
+    return replace(least, model=replace(least.model, vocab=512))
+
+
 SHORT: tuple[tuple[Any, str, Any], ...] = (
     (device, "_last_level_cache", lambda: CACHE),
     (suite, "COPY_BYTES", suite.COPY_BYTES[:-6]),
@@ -41,7 +49,7 @@ SHORT: tuple[tuple[Any, str, Any], ...] = (
     (collectives, "OVERLAP_SIZES", (2.0**20,)),
     (collectives, "STRETCHES", (4e-3, 2e-3)),
     (collectives, "TIMES", 8),
-    (step.Check, "within", lambda check, seconds: WITHIN(check, 0.0)),
+    (step.Check, "within", within),
 )
 """Module, name and value of what is less than outside tests."""
 

@@ -31,6 +31,9 @@ HOST_SHARE = 0.1
 
 TIMEOUT = timedelta(seconds=300)
 
+SHARED = ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo")
+"""What each rank would take a second or more to import, when it first needs it."""
+
 BACKENDS = ("gloo", "nccl")
 """Libraries that may communicate; a ROCm build of PyTorch calls RCCL 'nccl' too."""
 
@@ -146,7 +149,7 @@ def _context() -> Any:
     if sys.platform != "linux":
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, *SHARED])
     return context
 
 

@@ -16,8 +16,9 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.timing import Calibration
 from reckon.verbs.powering import PowerResult
+from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
-from reckon.verbs.serving import predict_infer
+from reckon.verbs.serving import predict_each_serving
 from reckon.verbs.training import predict_each
 
 GENERATED = 32
@@ -63,6 +64,8 @@ def request(row: Mapping[str, Any], systems: Mapping[str, str], node_gbps: float
 def served(row: Mapping[str, Any], systems: Mapping[str, str], node_gbps: float) -> Row:
     """Keys of a serving plan: a static batch."""
     return {
+        "model": row["model"],
+        "system": systems[row["gpu"]],
         "inter_link_gbps": node_gbps / 8.0,
         "gpus": int(row["gpus"]),
         "tp": int(row["tp"]),
@@ -100,7 +103,7 @@ def held_share(power: PowerResult) -> float:
     """Share of the time in which a limit of power or heat holds the clock: that of the kernels that
     run longer under it."""
     return sum(
-        share * float(power.under.held[name].max())
+        share * power.at(power.under.held[name])
         for name, (_, share) in power.phases.items()
         if name in ACTIVE
     )
@@ -111,45 +114,40 @@ def predicted(
 ) -> pd.DataFrame:
     """The matrix with predictions beside it; `refused` says why a row has none."""
     rows: list[Row] = [dict(row) for row in table.to_dict("records")]  # type: ignore[arg-type]
-    asked = [
-        (at, request(row, systems, node_gbps))
-        for at, row in enumerate(rows)
-        if row["experiment"] != "inference"
-    ]
+    inference = [row["experiment"] == "inference" for row in rows]
+    trained = [at for at, one in enumerate(inference) if not one]
+    read = [at for at, one in enumerate(inference) if one]
+    steps = [request(rows[at], systems, node_gbps) for at in trained]
+    batches = [served(rows[at], systems, node_gbps) for at in read]
     found: list[Row] = [{} for _ in rows]
-    results = predict_each([plan for _, plan in asked], calibration, "charllm")
-    for (at, _), one in zip(asked, results, strict=True):
-        if isinstance(one, InputError):
-            found[at] = {"refused": str(one)}
-            continue
-        seconds = one.step_time.value
-        found[at] = {
-            "time_s": seconds,
-            "samples_per_s": rows[at]["global_batch"] / seconds,
-            "fits": bool(one.to_dict()["memory"]["fits"]),
-            "bubble_share": one.breakdown["bubble"] / seconds,
-            **_told(one.power, "sample"),
-        }
-    for at, row in enumerate(rows):
-        if row["experiment"] == "inference":
-            found[at] = _served(row, systems, node_gbps, calibration)
+    for at, step in zip(trained, predict_each(steps, calibration, "charllm"), strict=True):
+        found[at] = _trained(rows[at], step)
+    for at, one in zip(read, predict_each_serving(batches, calibration, "charllm"), strict=True):
+        found[at] = _served(one)
     return table.join(pd.DataFrame(found, index=table.index))
 
 
-def _served(
-    row: Mapping[str, Any], systems: Mapping[str, str], node_gbps: float, calibration: Calibration
-) -> Row:
-    """Figures of a row of inference."""
-    try:
-        plan = served(row, systems, node_gbps)
-        one = predict_infer(row["model"], systems[row["gpu"]], plan, calibration)
-    except InputError as error:
-        return {"refused": str(error)}
-    assert isinstance(one, ServingResult)
-    told = one.to_dict()
+def _trained(row: Mapping[str, Any], one: Prediction | InputError) -> Row:
+    """Figures of a row of training."""
+    if isinstance(one, InputError):
+        return {"refused": str(one)}
+    seconds = one.step_time.value
     return {
-        "time_s": told["e2e_s"]["value"],
-        "samples_per_s": told["requests_per_s"],
-        "fits": bool(told["memory"]["fits"]),
+        "time_s": seconds,
+        "samples_per_s": row["global_batch"] / seconds,
+        "fits": one.fits,
+        "bubble_share": one.breakdown["bubble"] / seconds,
+        **_told(one.power, "sample"),
+    }
+
+
+def _served(one: ServingResult | InputError) -> Row:
+    """Figures of a row of inference."""
+    if isinstance(one, InputError):
+        return {"refused": str(one)}
+    return {
+        "time_s": one.e2e.value,
+        "samples_per_s": one.requests_per_s,
+        "fits": one.fits,
         **_told(one.power, "request"),
     }

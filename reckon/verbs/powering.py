@@ -36,7 +36,7 @@ def interval(value: float, sigma: float) -> dict[str, float]:
     return {"value": value, "low": value / reach, "high": value * reach}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PowerResult:
     """Power of one prediction; `index` is its place in the batch it was computed in.
 
@@ -52,7 +52,8 @@ class PowerResult:
     counts: dict[str, float]
     index: int | None = None
 
-    def _at(self, values: Any) -> float:
+    def at(self, values: Any) -> float:
+        """Of this prediction's place in the batch."""
         array = np.asarray(values, float)
         return float(array if self.index is None or not array.ndim else array[..., self.index])
 
@@ -70,14 +71,14 @@ class PowerResult:
     @property
     def mean(self) -> float:
         """Of an accelerator [W]."""
-        return self._at(self.under.mean)
+        return self.at(self.under.mean)
 
     @property
     def phases(self) -> dict[str, tuple[float, float]]:
         """Watts and share of the time by phase."""
-        whole = self._at(self.under.time)
+        whole = self.at(self.under.time)
         return {
-            one.name: (self._at(one.power), self._at(one.time) / whole) for one in self.under.phases
+            one.name: (self.at(one.power), self.at(one.time) / whole) for one in self.under.phases
         }
 
     @property
@@ -85,7 +86,7 @@ class PowerResult:
         """Of all accelerators over `seconds` [J]."""
         return self.mean * self.gpus * self.seconds
 
-    @property
+    @cached_property
     def node(self) -> NodePower:
         """Of a node of the cluster [W]."""
         constants, cooled = power_setting(self.cluster, self.conditions)
@@ -124,9 +125,9 @@ class PowerResult:
         constants = power_constants(self.cluster.accelerator)
         return {
             "power_w": self._interval(self.mean),
-            "peak_100ms_w": self._interval(self._at(under.instant)),
-            "peak_1s_w": self._interval(self._at(under.averaged)),
-            "burst": self._at(under.burst),
+            "peak_100ms_w": self._interval(self.at(under.instant)),
+            "peak_1s_w": self._interval(self.at(under.averaged)),
+            "burst": self.at(under.burst),
             "phases": {
                 name: {"power_w": watts, "share": share}
                 for name, (watts, share) in self.phases.items()
@@ -143,7 +144,7 @@ class PowerResult:
             "die_gap_k": self._rows(under.gap),
             "clock": self._rows(under.clock),
             "throttled": [bool(one) for one in self._rows(under.throttled)],
-            "slowest_position_share": self._at(under.waited),
+            "slowest_position_share": self.at(under.waited),
             "node_power_w": self._interval(float(node.whole)),
             "node_parts_w": {name: float(value) for name, value in node.parts.items()},
             "site_power_w": self._interval(self.site),

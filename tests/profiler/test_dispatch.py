@@ -19,6 +19,7 @@ from profiler.device import Device, find  # noqa: E402
 from profiler.operators import BEYOND, Arena, build, builds  # noqa: E402
 from profiler.timing import LEAST_SAMPLES, Sample, calmest, measure, waited_share  # noqa: E402
 from tests.predictor.products import matmul  # noqa: E402
+from tests.profiler.short import nothing  # noqa: E402
 
 
 def test_host_time_is_what_operators_leave_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +110,6 @@ def test_a_timing_waits_for_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.samples >= LEAST_SAMPLES
 
 
-def _nothing(rank: int, results: object) -> None:
-    """A rank that ends without a result."""
-
-
 def test_ranks_that_end_without_a_result_are_an_error() -> None:
     with pytest.raises(ChildProcessError, match="without a result"):
-        ranks.spawn(_nothing, 1)
+        ranks.spawn(nothing, 1)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
+import signal
 import warnings
 import weakref
 from contextlib import nullcontext
@@ -20,25 +18,24 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: E402
 
 from calibration.sources.found import Stated  # noqa: E402
 from calibration.sources.kineto import read_steps  # noqa: E402
 from predictor.models.model import Model  # noqa: E402
-from profiler import collectives, huggingface, parallel, ranks, serving, step, suite  # noqa: E402
+from profiler import collectives, huggingface, ranks, serving, step, suite  # noqa: E402
 from profiler.collectives import Member  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
 from profiler.models import Mixture, Transformer  # noqa: E402
 from profiler.timing import MOST_AHEAD, NOISY, Measured, _EventClock, measure  # noqa: E402
 from profiler.trace import STEPS, record  # noqa: E402
+from tests.profiler.short import LLAMA, commanded, groups, losses  # noqa: E402
 
 GPT = Model(
     name="gpt", layers=2, hidden=128, heads=2, kv_heads=2, head_dim=64, ffn_hidden=256, vocab=500,
     gated=False, activation="gelu", norm="layernorm", positions="learned", max_context=64,
     bias=True,
 )  # fmt: skip
-LLAMA = Model(
-    name="llama", layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn_hidden=192, vocab=512
-)
 MOE = Model(
     name="moe", layers=1, hidden=64, heads=1, kv_heads=1, head_dim=64, ffn_hidden=96, vocab=100,
     num_experts=4, top_k=2, expert_ffn_hidden=96,
@@ -79,56 +76,17 @@ def test_a_mixture_is_the_sum_of_its_chosen_experts() -> None:
     assert torch.allclose(mixture(x), expected.view_as(x), atol=1e-6)
 
 
-def _losses(rank: int, port: int, results: Any) -> None:
-    """The loss after three steps in every layout, and of one process alone."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    device = find("cpu", 1, 2)
-    member = Member(device, rank, 2, 1, "gloo")
-    check = step.Check(LLAMA, 16, 2, "fp32")
-    found = {}
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
-    torch.manual_seed(1)
-    tokens, target = torch.randint(LLAMA.vocab, (2, 2, 16))
-    for layout in [step.ALONE, *parallel.layouts(2)]:
-        module, around = step.module_of(check, device), parallel.nullcontext
-        if layout.kind != "single":
-            module, around = parallel.WRAPPERS[layout.kind](module, mesh)
-        with around():
-            loss = module(tokens, target)
-            loss.backward()
-            found[layout.kind] = float(loss.item())
-        parallel.parallel_step(check, layout, member)() if layout.kind != "single" else None
-    if rank == 0:
-        results.put(found)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_every_layout_has_the_loss_of_one_process() -> None:
-    found = ranks.spawn(_losses, 2, ranks._free_port())
+    found = ranks.spawn(losses, 2, ranks._free_port())
     assert set(found) == {"single", "dp", "fsdp", "tp"}
     for kind, loss in found.items():
         assert loss == pytest.approx(found["single"], rel=1e-5), kind
 
 
-def _groups(rank: int, port: int, results: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=4)
-    member = Member(find("cpu", 1, 4), rank, 4, 2, "gloo")
-    rows = collectives.sweep(member, suite.Allowance(-1.0))
-    if rank == 0:
-        results.put(rows)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def test_groups_of_several_sizes_alone_and_together() -> None:
     """Four processes; nothing is left of the budget, so only the smallest size of all ranks."""
-    rows = pd.DataFrame(ranks.spawn(_groups, 4, ranks._free_port()))
+    rows = pd.DataFrame(ranks.spawn(groups, 4, ranks._free_port()))
     assert set(rows["op"]) == set(collectives.OPS)
     assert set(rows["num_gpus"]) == {4}
     assert set(rows["message_bytes"]) == {collectives.SIZES[0]}
@@ -148,35 +106,23 @@ def test_groups_of_several_sizes_alone_and_together() -> None:
     ]
 
 
-LAUNCHED = """
-import sys
-from profiler import collectives, device, dispatch
-from reckon.console.cli import entry
-from reckon.verbs import profiling
-
-profiling.LEAST_BUDGET, device._last_level_cache = 1.0, lambda: 8e6
-dispatch.PASSES, dispatch.DECODED = 1, 4
-collectives.SIZES, collectives.OVERLAP_SIZES = collectives.SIZES[:4], (2.0**20,)
-sys.exit(entry())
-"""
-
-
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_under_torchrun(tmp_path: Path) -> None:
-    """Two processes of torchrun measure together; the first writes. They are the command line, but
-    for a second at least instead of five, one pass of host times, short messages, and a cache as
-    where its size is not told."""
-    root = Path(__file__).resolve().parents[2]
-    script = tmp_path / "launched.py"
-    script.write_text(LAUNCHED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--master-port", str(ranks._free_port()), str(script), "profile", "--device",
-               "cpu", "--threads", "1", "--budget", "1s", "--out", str(tmp_path)]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr[:2000] + done.stderr[-2000:]
+    """Two processes that torchrun's agent starts measure together; the first writes."""
+    ranks._context()  # PyTorch is imported once, for both
+    job = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="tests", rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", max_restarts=0, start_method="forkserver",
+    )  # fmt: skip
+    asked = ["profile", "--device", "cpu", "--threads", "1", "--budget", "1s",
+             "--out", str(tmp_path)]  # fmt: skip
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        statuses = elastic_launch(job, commanded)(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert statuses == {0: 0, 1: 0}
     table = pd.read_parquet(tmp_path / "kernels.parquet")
     assert set(collectives.OPS) <= set(table["op"])
     assert set(table["ranks_per_host"]) == {2}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -17,9 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 
-import profiler.dispatch as dispatch  # noqa: E402
 from calibration.tables.kernel_table import check_kernels, kinds  # noqa: E402
 from calibration.tables.profiles import read_measurements  # noqa: E402
 from predictor import catalog  # noqa: E402
@@ -28,7 +24,7 @@ from predictor.models.flops import model_flop_per_token  # noqa: E402
 from predictor.schema import KERNEL_COLUMNS  # noqa: E402
 from predictor.work.primitives import Operator  # noqa: E402
 from predictor.work.training import step_operators  # noqa: E402
-from profiler import collectives, journal, models, output, parallel, ranks, serving, step, suite  # noqa: E402
+from profiler import collectives, journal, models, output, parallel, ranks, step, suite  # noqa: E402
 from profiler.cases import (  # noqa: E402
     ALWAYS,
     WIDTHS,
@@ -42,24 +38,18 @@ from profiler.operators import Place, build  # noqa: E402
 from profiler.timing import measure  # noqa: E402
 from reckon.verbs.checking import NAMES, check, errors  # noqa: E402
 from reckon.verbs.profiling import profile, seconds_of  # noqa: E402
-
-CACHE = 8e6
-"""Bytes, as where a host does not tell."""
+from tests.profiler import short  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _short() -> Iterator[None]:
-    """Copies, passes of serving and host times are short, several ranks may share few seconds, and
-    the cache is no larger than where its size is not told: data twice as large is made of each
-    type, and some hosts tell hundreds of megabytes."""
+    """What is measured is short, of ranks too, which may share few seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("profiler.device._last_level_cache", lambda: CACHE)
-        patch.setattr(suite, "COPY_BYTES", suite.COPY_BYTES[:-6])
-        patch.setattr(dispatch, "PASSES", 1)
+        for module, name, value in short.SHORT:
+            patch.setattr(module, name, value)
+        patch.setattr(ranks, "_rank", short.rank)
         patch.setattr("reckon.verbs.profiling.LEAST_RANK_BUDGET", 1.0)
         patch.setattr("reckon.verbs.profiling.HOST_SHARE", 1e-3)
-        patch.setattr(serving, "SHAPES", ((1, 48), (2, 24)))
-        patch.setattr(serving, "DECODED", 4)
         yield
 
 
@@ -123,23 +113,9 @@ def test_collectives_between_ranks(folder: Path) -> None:
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_what_is_built_from_messages_is_right() -> None:
     """Two ranks exchange known numbers; the result is that of the collective."""
-    found = ranks.spawn(_exchange, 2, ranks._free_port())
+    found = ranks.spawn(short.exchange, 2, ranks._free_port())
     assert found == [[[0, 1], [10, 11]], [[2, 3], [12, 13]]]
     assert {"alltoall", "reducescatter"} <= set(collectives.OPS)
-
-
-def _exchange(rank: int, port: int, results: object) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    sent = [torch.arange(2) + 2 * other + 10 * rank for other in range(2)]
-    got = [torch.empty(2, dtype=torch.int64) for _ in range(2)]
-    collectives._exchange(got, sent, collectives.Ring(None, rank, 2, 0), [0, 1])
-    every: list[object] = [None, None]
-    dist.all_gather_object(every, [x.tolist() for x in got])
-    if rank == 0:
-        results.put(every)  # type: ignore[attr-defined]
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("style", ["gpt", "llama"])
@@ -208,14 +184,10 @@ def test_a_real_step_trains() -> None:
     assert len(step.time_step(call, device, 0.0, 3)) == 3
 
 
-TOLD = suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
-"""What a kernel takes where no test looks at it."""
-
-
 def called(calls: Sequence[Callable[[], object]], *_: object, **more: object) -> suite.Measured:
     """In place of `measure`: the first call alone, and no time."""
     calls[0]()
-    return TOLD
+    return short.TOLD
 
 
 def test_timing_takes_medians_of_enough_samples() -> None:
@@ -237,7 +209,7 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(5)
             raise KeyboardInterrupt
-        return TOLD
+        return short.TOLD
 
     monkeypatch.setattr(suite, "measure", interrupted)
     found = profile(tmp_path / "out", "cpu", 600.0, threads=1, quiet=True)
@@ -247,36 +219,20 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
     assert len(pd.read_parquet(tmp_path / "out/kernels.parquet")) == len(found.kernels)
 
 
-KILLED = """
-import os, signal, sys
-from profiler import device, suite
-from reckon.verbs import profiling
-
-calls = []
-
-def timed(*arguments, **more):
-    calls.append(1)
-    if len(calls) > 20 + len(suite.COPY_BYTES):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
-
-suite.measure, suite.COPY_BYTES = timed, suite.COPY_BYTES[:-6]
-profiling.HOST_SHARE, device._last_level_cache = 1e-3, lambda: 8e6
-profiling.profile(sys.argv[1], "cpu", 600.0, threads=1, quiet=True)
-"""
-
-
 def test_a_killed_profile_loses_nothing_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL leaves no table but every row; a new profile does not lose them, a resumed one has
     them, and a line that was cut is none."""
     out = tmp_path / "out"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    after = 20 + len(suite.COPY_BYTES)
+    process = ranks._context().Process(target=short.killed, args=(str(out), after))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert not (out / "kernels.parquet").exists()
     rows = [row for row in journal.left(out).kernels if row["op"] != "dispatch"]
-    assert len(rows) == 20 + len(suite.COPY_BYTES)
+    assert len(rows) == after
     with open(out / journal.NAME, "a") as file:
         file.write('["kernels", {"op": "ge')
     with pytest.raises(InputError, match="--resume goes on from them"):

@@ -32,6 +32,7 @@ def test_a_host_tells_the_energy_of_its_packages_across_the_end_of_the_counter(
 ) -> None:
     """Each call takes 10 ms and adds a joule: 100 W, though the counter ends on the way."""
     monkeypatch.setattr(sensors, "RAPL", tmp_path)
+    monkeypatch.setattr(sensors.sustained, "__defaults__", (sensors.LEAST / 4,))
     device = find("cpu")
     assert sensors.sensor(device) is None
     span = 1e9
@@ -52,7 +53,7 @@ def test_a_host_tells_the_energy_of_its_packages_across_the_end_of_the_counter(
     rows = list(sensors.points(device, told, [({"op": "gemm"}, call)] * 3, 0.0))
     assert len(rows) == 1  # the first in any case
     row = rows[0]
-    assert row["steady_s"] >= sensors.LEAST
+    assert row["steady_s"] >= sensors.LEAST / 4
     assert row["avg_power_w"] == pytest.approx(1.0 / row["call_s"], rel=0.02)
     assert row["op"] == "gemm"
 

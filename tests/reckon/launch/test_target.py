@@ -149,7 +149,7 @@ def test_a_fleet_for_a_target_keeps_its_promise(
     name: str, model: str, kernels_only: Calibration, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = {"input_len": 512, "output_len": 64, "precision": ["bf16", "fp8"], "tp": [1, 2],
-            "pp": 1, "prefill_workers": 0}  # fmt: skip
+            "pp": 1, "dp": [1, 2], "prefill_workers": 0}  # fmt: skip
     found = search_infer(model, "dgx-b200", plan, 40.0, ttft=1.0, tpot=0.05, target=name,
                          simulate=300, calibration=kernels_only)  # fmt: skip
     told = found.emit(name)

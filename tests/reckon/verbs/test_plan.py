@@ -21,8 +21,9 @@ Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
          "--global-batch", "64", "--seq-len", "8192", "--schedule", "1f1b",
          "--cp", "1", "--micro-batch", "1,2"]  # fmt: skip
-INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--input-len",
-         "1024", "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15"]  # fmt: skip
+INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--pp", "1",
+         "--input-len", "1024", "--output-len", "256", "--ttft-ms", "300",
+         "--tpot-ms", "15"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -274,11 +275,13 @@ def test_a_report_that_fails_does_not_lose_the_ranking(cli: Cli, tmp_path: Path)
     assert "cannot write" in err
 
 
-@pytest.mark.parametrize("verb", ["train", "infer"])
-def test_help_shows_an_example_that_runs(cli: Cli, verb: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "narrower"), [("train", ["--tp", "8"]), ("infer", ["--tp", "4", "--pp", "1"])]
+)
+def test_help_shows_an_example_that_runs(cli: Cli, verb: str, narrower: list[str]) -> None:
     out = cli("plan", verb, "--help")[1]
     example = " ".join(out.split("Example: reckon ")[1].split(". Every")[0].split())
-    status, _, err = cli(*example.split(), "--top", "1")
+    status, _, err = cli(*example.split(), *narrower, "--top", "1")
     assert (status, err) == (0, "")
 
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from calibration.sources.kineto_file import TraceFile, load
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
@@ -50,6 +55,22 @@ def measured_on(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
         return part
 
     return path_of
+
+
+Recorded = Callable[[str], tuple[list[dict[str, Any]], TraceFile]]
+
+
+@pytest.fixture(scope="session")
+def recorded(shared: Path) -> Recorded:
+    """By its name, the events of a trace as they stand in its file, and as it is read; not to be
+    changed."""
+
+    @cache
+    def found(name: str) -> tuple[list[dict[str, Any]], TraceFile]:
+        path = shared / "bulk" / "traces" / f"{name}.json.gz"
+        return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"], load(path)
+
+    return found
 
 
 def gemm_table(

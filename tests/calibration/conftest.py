@@ -42,16 +42,17 @@ def links(collectives: pd.DataFrame) -> Calibration:
 
 @pytest.fixture(scope="session")
 def measured_on(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Tables of aiconfigurator as they are, but of some machines alone, where any is named: whole,
-    most have millions of rows."""
+    """Tables of aiconfigurator as they are, but of some machines alone, where any is named, and of
+    some values of other columns: whole, most have millions of rows."""
     folder = tmp_path_factory.mktemp("aiconfigurator")
 
-    def path_of(name: str, *systems: str) -> Path:
+    def path_of(name: str, *systems: str, **some: tuple[float, ...]) -> Path:
         whole = shared / "bulk/kernels/aiconfigurator" / f"{name}.parquet"
         if not systems:
             return whole
         part = folder / whole.name
-        pd.read_parquet(whole, filters=[("system", "in", systems)]).to_parquet(part)
+        wanted = [(column, "in", values) for column, values in some.items()]
+        pd.read_parquet(whole, filters=[("system", "in", systems), *wanted]).to_parquet(part)
         return part
 
     return path_of

@@ -78,15 +78,16 @@ def test_enough_requests_are_served_for_the_engine_to_fill(share):
 @pytest.mark.parametrize("batching", ["mixed", "apart"])
 def test_requests_that_count_are_of_an_engine_that_stays_as_full(batching):
     """Answers of 1,000 tokens at three quarters of the most: as many as are served say of the time
-    per token what five times as many do, within the 5 % that closed forms are held to."""
+    per token what many times as many do, within the 5 % that closed forms are held to."""
     model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
     plan = replace(PLAN, input_len=200.0, output_len=1000.0, batching=batching)
     rates = Rates(model, cluster, plan, known)
     rate = 0.75 * rates.most
     closed = rates.at(rate)
     _, served = served_instead(model, cluster, plan, known, Client(), rate, closed)
-    many = one_by_one(model, cluster, plan, known, 5 * MOST, Client(), rate)
-    whole = many.after(MOST, MOST)
+    many = one_by_one(model, cluster, plan, known, 3 * MOST, Client(), rate)
+    whole = many.after(MOST // 2, MOST // 2)
+    assert len(whole.tpot) > 5 * len(served.tpot)
     assert float(served.tpot.mean()) == pytest.approx(float(whole.tpot.mean()), rel=0.05)
 
 

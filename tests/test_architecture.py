@@ -27,12 +27,27 @@ OF_ANY_NUMBER = ("cli", "broadcast_arrays")
 FOLDERS = ("predictor", "calibration", "profiler", "reckon", "tools", "benchmarks")
 
 
+LEAVES = frozenset((ast.Name, ast.Constant, ast.Load, ast.Store, ast.Del))
+"""Nodes that hold neither functions nor calls: two of three."""
+
+
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Every node of a tree but its leaves."""
+    found = [tree]
+    for one in found:  # which grows meanwhile
+        for part in vars(one).values():
+            for inner in part if isinstance(part, list) else (part,):
+                if isinstance(inner, ast.AST) and type(inner) not in LEAVES:
+                    found.append(inner)
+    return found
+
+
 @cache
 def pieces(path: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """Functions of a file with their lines, and its calls of many arguments with where they are;
     a file is read once for both."""
     functions, calls = [], []
-    for one in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for one in nodes(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
             functions.append((one.name, (one.end_lineno or one.lineno) - one.lineno + 1))
         elif isinstance(one, ast.Call) and len(one.args) > UNNAMED:

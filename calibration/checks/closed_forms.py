@@ -20,12 +20,12 @@ from predictor.plans import ServingPlan
 from predictor.serving import (
     Client,
     Promise,
+    Rates,
     capacity,
     counts,
     pass_table,
     poisson,
     predict_inference,
-    predict_rate,
     serve,
     spread_lengths,
     unchecked,
@@ -103,9 +103,10 @@ def loads(calibration: Calibration) -> Iterator[Load]:
             share: capacity(model, cluster, column, calibration, Promise(ttft_share=share))
             for share in (0.5, 0.9)
         }
+        rates = Rates(model, cluster, plan, calibration)
         for part in SHARES:
             rate = part * most
-            closed = predict_rate(model, cluster, plan, rate, calibration).prediction.latencies
+            closed = rates.at(rate).prediction.latencies
             _, warm, ending = counts(rate * float(closed.e2e), part)
             served = serve(table, *lengths, poisson(rate, REQUESTS)).after(warm, ending)
             first = {

@@ -15,6 +15,7 @@ through links inside the nodes makes no curves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -183,16 +184,22 @@ def _weights(unit: np.ndarray, home: str = "") -> np.ndarray:
     home   family between nodes that is sought: its networks (accelerators of a link) count alike,
            and all others together as one; families count alike where it is none of them
     """
-    every, which, count = np.unique(unit, axis=0, return_inverse=True, return_counts=True)
-    links, accelerators = np.unique(every[:, 0], return_counts=True)
-    share = dict(zip(links.tolist(), 1.0 / accelerators, strict=True))
+    each = _pairs(unit)
+    count = Counter(each)
+    accelerators = Counter(link for link, _ in count)
+    share = {link: 1.0 / number for link, number in accelerators.items()}
     if home:
         families = [link_family(link) for link in share]
         several = len(set(families)) - 1 if home in families else 1
         for link, family in zip(share, families, strict=True):
             own = family == home
             share[link] = 1.0 if own else share[link] / (several * families.count(family))
-    return np.asarray(np.sqrt([share[link] for link in unit[:, 0]] / count[which.ravel()]))
+    return np.sqrt([share[pair[0]] / count[pair] for pair in each])
+
+
+def _pairs(unit: np.ndarray) -> list[tuple[str, str]]:
+    """Link and accelerator of each row."""
+    return [(link, accelerator) for link, accelerator in unit.tolist()]
 
 
 def _fit(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
@@ -201,14 +208,14 @@ def _fit(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
     up = _class_of(link) == "scale-up"
     home = "" if up else link_family(link.lstrip(ANY))
     every, weights = rows, _weights(unit, home)
-    outer = rows.inner < 0.8 * rows.time  # the others only bound this link
-    if outer.sum() >= LEAST_ROWS:
+    outer, weight = rows.inner < 0.8 * rows.time, weights  # the others only bound this link
+    if LEAST_ROWS <= outer.sum() < len(outer):
         rows, unit = take(rows, outer), unit[outer]
-    weight = _weights(unit, home)
+        weight = _weights(unit, home)
     clock = REFERENCE_CLOCK if up and np.isfinite(rows.clock).any() else float("nan")
     # Only one machine with groups of several shapes shows how its links share the way out.
-    shapes = {(*pair, below) for pair, below in zip(unit.tolist(), rows.below, strict=True)}
-    several = len(shapes) > len(np.unique(unit, axis=0))
+    shapes = set(zip(_pairs(unit), rows.below.tolist(), strict=True))
+    several = len(shapes) > len({pair for pair, _ in shapes})
     trials = [
         _solve(rows, op, link, weight, clock, float(sharing))
         for sharing in (np.linspace(0.0, 1.0, 11) if several else [0.0])

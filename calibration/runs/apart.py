@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from calibration.spread import Residual
 from calibration.tables.runs import Point
 from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
+from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, batches
 from predictor.timing import Calibration, RunParameters
 from predictor.training import (
     Environment,
@@ -21,6 +22,7 @@ from predictor.training import (
     environment_of,
     interval,
     parts,
+    singles,
     stack,
     take,
 )
@@ -60,21 +62,27 @@ class Runs:
 
 
 def take_apart(calibration: Calibration, points: Sequence[Point]) -> Runs:
-    """Time the pieces of every point's step; points that cannot be predicted are left out.
+    """Time the pieces of every point's step, those of one model, cluster and category as one
+    batch; points that cannot be predicted are left out.
 
     Raises InputError where none can.
     """
-    made: list[Parts] = []
-    kept: list[Point] = []
-    for point in points:
-        request = point.request
+    requests = [point.request for point in points]
+    pieces: dict[int, Parts] = {}
+    for batch in batches(requests):
         try:
-            made.append(parts(request.model, request.cluster, request.plan, calibration)[0])
-        except InputError:
+            found, _ = parts(batch.model, batch.cluster, batch.plan, calibration)
+        except InputError:  # of one of them, maybe not of all
+            for at in batch.positions:
+                one = requests[at]
+                with suppress(InputError):
+                    pieces[at] = parts(one.model, one.cluster, one.plan, calibration)[0]
             continue
-        kept.append(point)
-    if not kept:
+        pieces |= zip(batch.positions, singles(found), strict=True)
+    if not pieces:
         raise InputError("none of the runs can be predicted")
+    made = [pieces[at] for at in sorted(pieces)]
+    kept = [points[at] for at in sorted(pieces)]
     plans = [point.request.plan for point in kept]
     return Runs(
         points=tuple(kept),

@@ -169,7 +169,8 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
         return np.asarray(DOCUMENTED + sums @ (state[: spread.size].reshape(spread.shape) * spread))
 
     def predicted(each: Array) -> Array:
-        return np.log(values(found, EngineParameters(*np.exp(each).T))[0])
+        own = EngineParameters(*np.moveaxis(np.exp(each), -1, 0))
+        return np.log(values(found, own)[0])
 
     def residuals(state: Array) -> Array:
         off = predicted(logs(state)[own]) + common * state[spread.size :][source] - target
@@ -178,13 +179,11 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     def slopes(state: Array) -> csr_array:
         from scipy.sparse import csr_array
 
-        here = logs(state)[own]
-        base = predicted(here)
-        columns = []
-        for unit in STEP * np.eye(len(ENGINE_FIELDS)):
-            columns.append((predicted(here + unit) - base) / STEP / scale)
+        moves = STEP * np.eye(len(ENGINE_FIELDS) + 1, len(ENGINE_FIELDS), k=-1)  # none, then each
+        base, *moved = predicted(logs(state)[own] + moves[:, None])
+        columns = (np.array(moved) - base) / STEP / scale
         beside = csr_array((common / scale, (np.arange(len(target)), source)))
-        return _stacked(np.stack(columns, axis=1), sums[own], spread, beside)
+        return _stacked(columns.T, sums[own], spread, beside)
 
     start = np.zeros(spread.size + len(names))
     start[ENGINE_FIELDS.index("launch")] = SLOW  # of what all engines share, the first of the nodes

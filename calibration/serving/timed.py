@@ -104,21 +104,23 @@ def select(found: Timed, mask: Array | Mask) -> Timed:
 
 
 def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
-    """What each point states, predicted; fields of `own` have one entry per point."""
+    """What each point states, predicted; fields of `own` have one entry per point in their last
+    dimension, as have the results."""
     latency = latencies(found.work, own)
     rate = latency.requests_per_s * found.dp
     kinds = np.array([METRICS.index(point.metric) for point in found.points])
     pure = np.array([point.pure for point in found.points]) & unmoved(found.work)
     table = np.stack(
-        [
+        np.broadcast_arrays(
             latency.ttft,
             np.where(pure, latency.step, latency.tpot),
             latency.e2e,
             rate * found.work.output_len,
             rate,
-        ]
+        )
     )
-    return np.take_along_axis(table, kinds[None], axis=0)[0], latency
+    stated = np.broadcast_to(kinds, table.shape[1:])
+    return np.take_along_axis(table, stated[None], axis=0)[0], latency
 
 
 def unmoved(work: Work) -> Mask:

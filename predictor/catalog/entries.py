@@ -156,7 +156,8 @@ MODEL_FIELDS = tuple(field.name for field in fields(Model))
 
 
 def _model(spec: ModelSpec, where: str) -> Model:
-    given = {name: value for name, value in spec.to_dict().items() if name in MODEL_FIELDS}
+    told = spec.to_dict()
+    given = {name: told[name] for name in MODEL_FIELDS if name in told}
     given["kv_heads"] = spec.kv_heads or spec.heads
     if spec.head_dim is None:
         if spec.hidden % spec.heads:
@@ -210,10 +211,12 @@ NEEDED = {
 def _check_blocks(spec: ModelSpec, where: str) -> None:
     """Raise InputError where the kinds of blocks contradict each other."""
     for key, others in NEEDED.items():
+        if not getattr(spec, key):
+            continue
         missing = [other for other in others if not getattr(spec, other)]
         if spec.positions == "none":  # latents without any
             missing = [other for other in missing if other != "qk_rope_head_dim"]
-        if getattr(spec, key) and missing:
+        if missing:
             raise InputError(f"{where}: {key} {getattr(spec, key)} needs {', '.join(missing)}")
     if spec.num_experts and spec.top_k > spec.num_experts:
         raise InputError(

@@ -34,7 +34,7 @@ from predictor.serving.prediction import (
     predict_inference,
     prompt_pass,
 )
-from predictor.serving.rates import AtRate, predict_rate
+from predictor.serving.rates import AtRate, Rates, predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.simulation import followed, one_by_one, with_fleet
 from predictor.serving.spreads import LATE, load_shares, operator_spreads, spread_of, spreads
@@ -62,6 +62,7 @@ __all__ = [
     "Mixture",
     "Pass",
     "Promise",
+    "Rates",
     "Served",
     "ServingActivity",
     "ServingRequest",

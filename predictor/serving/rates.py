@@ -10,9 +10,11 @@ of constant length), a turn being a prompt; before workers that read nothing els
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
+from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
@@ -41,6 +43,74 @@ class AtRate:
     saturated: bool
 
 
+class Rates:
+    """One plan at any mean rate of Poisson arrivals: what all rates share is predicted once.
+
+    Lengths of requests are uniform within `variation` of the mean (which matters where prompts are
+    read apart, one by one).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        cluster: Cluster,
+        plan: ServingPlan,
+        calibration: Calibration,
+        variation: float = VARIATION,
+    ) -> None:
+        self._given, self._plan = (model, cluster, calibration), plan
+        self._full = self._together(np.inf, EXACT_STEPS)
+        self.most = float(self._full.requests_per_s)
+        """Requests per second beyond which the queue grows without end."""
+        self._table, self._before = None, None
+        if float(plan.prefill_workers) > 0:
+            self._table = read_table(model, cluster, plan, calibration, variation)
+            self._before = self._table.queue()
+            self.most = min(self.most, float(plan.prefill_workers) * self._before.most)
+
+    def at(self, rate: float) -> AtRate:
+        """The plan at a rate [1/s]."""
+        if rate >= self.most:
+            return AtRate(self._full, self.most, True)
+        running = float(np.interp(rate, *self._ends))
+        one = self._together(running, EXACT_STEPS)
+        return AtRate(self._waiting(one, rate), self.most, False)
+
+    def _together(self, clients: Numeric, steps: int) -> InferencePrediction:
+        """The plan where so many requests run."""
+        model, cluster, calibration = self._given
+        own = replace(self._plan, batch=clients, synchrony=0.0)
+        return predict_inference(model, cluster, own, calibration, steps)
+
+    @cached_property
+    def _ends(self) -> tuple[Array, Array]:
+        """Requests that end per second, and how many run meanwhile."""
+        replicas = self._plan.dp
+        top = float(self._full.work.running * replicas)
+        nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
+        found = self._together(nodes * replicas, EXACT_STEPS // len(nodes))
+        # As many as are met, of those that run with the one that meets them.
+        met = 1.0 if self._before is not None else (nodes - 1.0) / nodes
+        ending = found.requests_per_s * met
+        last = max(self.most, float(ending[-1]))
+        ends = np.append(np.maximum.accumulate(ending)[:-1], last)
+        return ends, nodes * float(replicas)
+
+    def _waiting(self, one: InferencePrediction, rate: float) -> InferencePrediction:
+        """What is predicted of as many as run, with what they wait at a rate."""
+        latency = one.latencies
+        if self._before is not None and self._table is not None:
+            # Workers take up nothing else: their own queue stands in place of that at a
+            # concurrency.
+            met = self._before.at(rate, float(self._plan.prefill_workers))
+            wait = float(met.wait - latency.queue)
+            read = float(met.wait + met.read + self._table.request - latency.ttft)
+            return _at_rate(one, rate, wait, read - wait)
+        used = min(rate / float(self._plan.dp) * float(latency.prompt), 0.999)
+        wait = 0.5 * used / (1.0 - used) * float(latency.turn)
+        return _at_rate(one, rate, wait, 0.0)
+
+
 def predict_rate(
     model: Model,
     cluster: Cluster,
@@ -49,39 +119,8 @@ def predict_rate(
     calibration: Calibration,
     variation: float = VARIATION,
 ) -> AtRate:
-    """Predict one plan at a mean rate of Poisson arrivals [1/s], their lengths uniform within
-    `variation` of the mean (which matters where prompts are read apart, one by one)."""
-    full = predict_inference(
-        model, cluster, replace(plan, batch=np.inf, synchrony=0.0), calibration, EXACT_STEPS
-    )
-    most, top = float(full.requests_per_s), float(full.work.running * full.plan.dp)
-    before = None
-    if float(plan.prefill_workers) > 0:
-        table = read_table(model, cluster, plan, calibration, variation)
-        before = table.queue()
-        most = min(most, float(plan.prefill_workers) * before.most)
-    if rate >= most:
-        return AtRate(full, most, True)
-    nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
-    grid = replace(plan, batch=nodes * plan.dp, synchrony=0.0)
-    found = predict_inference(model, cluster, grid, calibration, EXACT_STEPS // len(nodes))
-    # As many as are met, of those that run with the one that meets them.
-    ending = found.requests_per_s * (1.0 if before is not None else (nodes - 1.0) / nodes)
-    ends = np.append(np.maximum.accumulate(ending)[:-1], max(most, float(ending[-1])))
-    running = float(np.interp(rate, ends, nodes * float(plan.dp)))
-    one = predict_inference(
-        model, cluster, replace(plan, batch=running, synchrony=0.0), calibration, EXACT_STEPS
-    )
-    latency = one.latencies
-    if before is not None:
-        # Workers take up nothing else: their own queue stands in place of the one at a concurrency.
-        met = before.at(rate, float(plan.prefill_workers))
-        wait = float(met.wait - latency.queue)
-        slower = float(met.wait + met.read + table.request - latency.ttft) - wait
-        return AtRate(_at_rate(one, rate, wait, slower), most, False)
-    used = min(rate / float(plan.dp) * float(latency.prompt), 0.999)
-    wait = 0.5 * used / (1.0 - used) * float(latency.turn)
-    return AtRate(_at_rate(one, rate, wait, 0.0), most, False)
+    """Predict one plan at one mean rate of Poisson arrivals [1/s], as `Rates` does at several."""
+    return Rates(model, cluster, plan, calibration, variation).at(rate)
 
 
 def _at_rate(

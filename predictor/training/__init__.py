@@ -6,7 +6,7 @@ from predictor.training.completion import (
     complete_training,
 )
 from predictor.training.dealt import Dealt, Share
-from predictor.training.decomposition import Parts, joined, parts, stack, take
+from predictor.training.decomposition import Parts, joined, parts, singles, stack, take
 from predictor.training.doubts import others
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
@@ -145,6 +145,7 @@ __all__ = [
     "reliability_of",
     "sensitivity",
     "served",
+    "singles",
     "slowest_pass",
     "stack",
     "step_activity",

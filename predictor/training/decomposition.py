@@ -7,6 +7,7 @@ fitted to many runs without timing a kernel twice. `step.assemble` puts the part
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -136,6 +137,30 @@ def stack(many: list[Parts]) -> Parts:
         raise InputError(f"plans of one schedule make a batch, not of {', '.join(schedules)}")
 
     return replace(arrays.stack(many), index=np.arange(len(many)))
+
+
+def singles(found: Parts) -> list[Parts]:
+    """Parts of each plan of a batch by itself, of shape ()."""
+    return [
+        replace(
+            found,
+            index=np.zeros((), int),
+            **_of_one(found, Frame, plan),
+            **_of_one(found, LayerTimes, layers),
+        )
+        for plan, layers in enumerate(found.index.tolist())
+    ]
+
+
+def _of_one(found: Parts, kind: type[Frame] | type[LayerTimes], at: int) -> dict[str, Any]:
+    """What of parts is of this kind, of the one at a position."""
+
+    def of(value: Any) -> Any:
+        return value[..., at] if getattr(value, "ndim", 0) else value
+
+    names = [one.name for one in fields(kind)]
+    alone = arrays.mapped(kind(**{name: getattr(found, name) for name in names}), of)
+    return {name: getattr(alone, name) for name in names}
 
 
 def take(found: Parts, index: npt.NDArray[np.intp]) -> Parts:

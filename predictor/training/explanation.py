@@ -218,7 +218,7 @@ class _Case:
         """The parts with kernels that take other times [s], which hide as much less, too."""
         made, timing = self.request, replace(self.listed.timing, time=times)
         on = made.model, made.cluster, made.plan, self.calibration
-        return parts(*on, (layer_parts(*on, timing), self.found.index))[0]
+        return parts(*on, (layer_parts(*on, timing), self.found.index), around=self.found)[0]
 
     def time(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from predictor.timing import (
 )
 from predictor.training.decomposition import Parts, parts
 from predictor.training.exchange import Exchange, Slot
-from predictor.training.layer import LayerParts, layer_parts
+from predictor.training.layer import LayerParts, Worklist, layer_parts
 from predictor.training.software import environment_of, stretched
 from predictor.training.step import assemble
 from predictor.work import PASSES
@@ -59,27 +60,6 @@ def _overlapped(
     return replace(own, times=replace(own.times, inside=found))
 
 
-def _parts(
-    model: Model,
-    cluster: Cluster,
-    plan: TrainingPlan,
-    calibration: Calibration,
-    without: frozenset[str],
-    tiles: float,
-) -> Parts:
-    """A step without some taxes, taken apart."""
-    found, listed = parts(model, cluster, plan, calibration)
-    timing = listed.timing
-    if LOCALITY in without:
-        kept = on_chip(listed.operators, cluster.accelerator)
-        timing = replace(timing, time=timing.time * kept)
-    own = layer_parts(model, cluster, plan, calibration, timing)
-    if BULK in without:
-        beside = layer_parts(model, cluster, replace(plan, tp_overlap=True), calibration, timing)
-        own = _overlapped(own, beside, calibration, tiles)
-    return parts(model, cluster, plan, calibration, (own, found.index))[0]
-
-
 def taxes(
     model: Model,
     cluster: Cluster,
@@ -96,10 +76,22 @@ def taxes(
     if plan.shape:
         raise InputError("taxes are of one plan, not of a batch")
 
+    @cache
+    def whole(launches: bool) -> tuple[Calibration, Parts, Worklist]:
+        used = calibration if launches else without_launches(calibration)
+        return used, *parts(model, cluster, plan, used)
+
     def time(without: frozenset[str]) -> float:
-        used = without_launches(calibration) if LAUNCH in without else calibration
-        found = _parts(model, cluster, plan, used, without, tiles)
-        using = environment_of(cluster, plan, used.run)
-        return float(assemble(found, used.run, using).step_time)
+        used, found, listed = whole(LAUNCH not in without)
+        timing = listed.timing
+        if LOCALITY in without:
+            kept = on_chip(listed.operators, cluster.accelerator)
+            timing = replace(timing, time=timing.time * kept)
+        own = layer_parts(model, cluster, plan, used, timing)
+        if BULK in without:
+            beside = layer_parts(model, cluster, replace(plan, tp_overlap=True), used, timing)
+            own = _overlapped(own, beside, used, tiles)
+        paid, _ = parts(model, cluster, plan, used, (own, found.index), around=found)
+        return float(assemble(paid, used.run, environment_of(cluster, plan, used.run)).step_time)
 
     return taxes_of(time)

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from calibration.sources.kineto_file import TraceFile, load
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
@@ -37,19 +42,36 @@ def links(collectives: pd.DataFrame) -> Calibration:
 
 @pytest.fixture(scope="session")
 def measured_on(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Tables of aiconfigurator as they are, but of some machines alone, where any is named: whole,
-    most have millions of rows."""
+    """Tables of aiconfigurator as they are, but of some machines alone, where any is named, and of
+    some values of other columns: whole, most have millions of rows."""
     folder = tmp_path_factory.mktemp("aiconfigurator")
 
-    def path_of(name: str, *systems: str) -> Path:
+    def path_of(name: str, *systems: str, **some: tuple[float, ...]) -> Path:
         whole = shared / "bulk/kernels/aiconfigurator" / f"{name}.parquet"
         if not systems:
             return whole
         part = folder / whole.name
-        pd.read_parquet(whole, filters=[("system", "in", systems)]).to_parquet(part)
+        wanted = [(column, "in", values) for column, values in some.items()]
+        pd.read_parquet(whole, filters=[("system", "in", systems), *wanted]).to_parquet(part)
         return part
 
     return path_of
+
+
+Recorded = Callable[[str], tuple[list[dict[str, Any]], TraceFile]]
+
+
+@pytest.fixture(scope="session")
+def recorded(shared: Path) -> Recorded:
+    """By its name, the events of a trace as they stand in its file, and as it is read; not to be
+    changed."""
+
+    @cache
+    def found(name: str) -> tuple[list[dict[str, Any]], TraceFile]:
+        path = shared / "bulk" / "traces" / f"{name}.json.gz"
+        return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"], load(path)
+
+    return found
 
 
 def gemm_table(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.checks.hidden import HIDDEN, Told, cost, costs, errors
+from calibration.checks.hidden import HIDDEN, Cost, Told, cost, costs, errors
 from calibration.sources.hiding import hide, sampled
 from calibration.sources.reading import read_table
 from calibration.sources.told import amended
@@ -43,6 +43,12 @@ def rows() -> list[dict[str, Any]]:
     return sampled(found, 3)
 
 
+@pytest.fixture(scope="module")
+def priced(rows: list[dict[str, Any]], calibration: Calibration) -> list[Cost]:
+    """What hiding each field of these rows costs."""
+    return costs(rows, calibration)
+
+
 def test_what_is_hidden_is_filled_in(rows: list[dict[str, Any]], calibration: Calibration) -> None:
     row = hide(rows[0], HIDDEN["micro_batch"])
     assert cell(rows[0], "micro_batch") is not None
@@ -58,11 +64,10 @@ def test_a_sample_has_so_many_of_each(rows: list[dict[str, Any]]) -> None:
     assert len({row["source"] for row in rows}) == 2
 
 
-def test_the_dearest_comes_first(rows: list[dict[str, Any]], calibration: Calibration) -> None:
-    found = costs(rows, calibration)
-    extra = [one.hidden - one.stated for one in found]
+def test_the_dearest_comes_first(priced: list[Cost]) -> None:
+    extra = [one.hidden - one.stated for one in priced]
     assert extra == sorted(extra, reverse=True)
-    assert {one.field for one in found} <= set(HIDDEN)
+    assert {one.field for one in priced} <= set(HIDDEN)
 
 
 def test_what_no_row_states_costs_nothing(
@@ -73,12 +78,10 @@ def test_what_no_row_states_costs_nothing(
     assert cost("vpp", empty, stated, {}, calibration) is None
 
 
-def test_how_often_rows_state_otherwise(
-    rows: list[dict[str, Any]], calibration: Calibration
-) -> None:
+def test_how_often_rows_state_otherwise(priced: list[Cost]) -> None:
     """Nobody runs the framework that is filled in; fields that are filled in as they were stated
     move nothing."""
-    found = {one.field: one for one in costs(rows, calibration)}
+    found = {one.field: one for one in priced}
     assert found["framework"].otherwise == 1.0
     for one in found.values():
         assert 0.0 <= one.otherwise <= 1.0
@@ -113,17 +116,22 @@ WIDE = {"fp16": "bf16"}
 """Precisions that are as quick."""
 
 
+@pytest.fixture(scope="module")
+def published() -> list[dict[str, Any]]:
+    """Every row of the published table."""
+    path = catalog.data_dir() / "reference" / "training.csv"
+    return check_runs(read_table(path), str(path)).to_dict("records")
+
+
 @pytest.mark.parametrize("field", ["recompute", "precision", "micro_batch"])
 def test_what_is_worth_stating_is_weighed_by_what_rows_state(
-    field: str, calibration: Calibration
+    field: str, calibration: Calibration, published: list[dict[str, Any]]
 ) -> None:
     """Of three rows of each source, the share that states a field otherwise than it is filled in,
     mean over sources, is the one that doubts are weighed with, within two standard errors of a
     share of so many sources."""
-    path = catalog.data_dir() / "reference" / "training.csv"
-    table = check_runs(read_table(path), str(path)).to_dict("records")
     apart: dict[str, list[bool]] = {}
-    for row in sampled([one for one in table if cell(amended(one), field) is not None], 3):
+    for row in sampled([one for one in published if cell(amended(one), field) is not None], 3):
         both = [point_of(one, calibration.run) for one in (row, hide(row, HIDDEN[field]))]
         made = [one.request.plan for one in both if isinstance(one, Point)]
         if len(made) == 2:  # the others cannot be predicted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,21 @@ def row(plan: dict[str, Any], seconds: float, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def points(factor: float, calibration: Calibration = BASE) -> list[Point]:
-    """Own runs, so many times as slow as a calibration predicts."""
+@cache
+def predicted(calibration: Calibration) -> tuple[Point, ...]:
+    """Own runs that take as long as a calibration predicts."""
     found = []
     for at, plan in enumerate(PLANS):
         one = point_of(row(plan, 1.0, f"r{at}"), BASE.run)
         assert isinstance(one, Point), one
         time = predict(one.request.model, one.request.cluster, one.request.plan, calibration)
-        found.append(replace(one, measured=factor * float(time.step_time)))
-    return found
+        found.append(replace(one, measured=float(time.step_time)))
+    return tuple(found)
+
+
+def points(factor: float, calibration: Calibration = BASE) -> list[Point]:
+    """Own runs, so many times as slow as a calibration predicts."""
+    return [replace(one, measured=factor * one.measured) for one in predicted(calibration)]
 
 
 def time_of(point: Point, calibration: Calibration) -> tuple[float, float, float]:

@@ -114,7 +114,8 @@ def test_a_left_out_source_is_predicted_without_itself(runs: Runs) -> None:
     moved = replace(
         runs, measured=runs.measured + np.where(runs.source == "four", np.log(1.5), 0.0)
     )
-    before, after = (left_out(one, default_run()) for one in (runs, moved))
+    groups = np.where(runs.source == "four", "four", "others")
+    before, after = (left_out(one, default_run(), groups) for one in (runs, moved))
     for one, two, source in zip(before, after, runs.source, strict=True):
         if source == "four":
             assert two.error == pytest.approx(one.error - np.log(1.5), abs=1e-9)

@@ -13,10 +13,10 @@ import pytest
 from calibration.sources import kineto
 from calibration.sources.found import Found, Stated
 from calibration.sources.kineto_calls import Calls
-from calibration.sources.kineto_file import load
 from calibration.tables.kernel_table import check_kernels, gaps
 from predictor import catalog
 from predictor.errors import InputError
+from tests.calibration.conftest import Recorded
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -337,23 +337,20 @@ def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_durations_are_microseconds_whatever_is_displayed(shared: Path) -> None:
+def test_durations_are_microseconds_whatever_is_displayed(recorded: Recorded) -> None:
     """Copies state their bytes and their bandwidth: the two give their time."""
     for name in ("v100_ns_timestamps", "a100_rank0_nccl_metadata"):
-        path = shared / "bulk" / "traces" / f"{name}.json.gz"
-        trace = json.loads(gzip.decompress(path.read_bytes()))
-        copies = [e for e in trace["traceEvents"] if e.get("cat") == "gpu_memset"]
+        copies = [e for e in recorded(name)[0] if e.get("cat") == "gpu_memset"]
         assert copies
         for event in copies:
             stated = event["args"]["memory bandwidth (GB/s)"]
             assert event["args"]["bytes"] / event["dur"] / 1e3 == pytest.approx(stated, rel=1e-3)
 
 
-def test_launching_calls_and_external_ids_agree(shared: Path) -> None:
+def test_launching_calls_and_external_ids_agree(recorded: Recorded) -> None:
     """Two ways to find the operator of a kernel, on traces that have both."""
     for name in ("v100_ns_timestamps", "a100_rank0_nccl_metadata"):
-        path = shared / "bulk" / "traces" / f"{name}.json.gz"
-        events = load(path).events
+        events = recorded(name)[1].events
         calls = Calls(events)
         kernels = [event for event in events if event.get("cat") == "kernel"]
         assert len(kernels) > 2000

@@ -13,6 +13,7 @@ from calibration.sources.kineto_calls import Calls
 from calibration.sources.kineto_file import READ_AT_ONCE, load
 from calibration.sources.kineto_steps import Anatomy, anatomy, class_of
 from predictor.errors import InputError
+from tests.calibration.conftest import Recorded
 
 Event = dict[str, Any]
 
@@ -189,12 +190,10 @@ TRACES = ("a100_rank0_nccl_metadata", "a100_rank3of8_control",
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_totals_of_real_traces_are_their_own(shared: Path, name: str) -> None:
+def test_totals_of_real_traces_are_their_own(recorded: Recorded, name: str) -> None:
     """Kernel time, busy time and step time against sums over the raw file."""
-    path = shared / "bulk" / "traces" / f"{name}.json.gz"
-    raw = [e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-           if e.get("ph") == "X"]  # fmt: skip
-    trace = load(path)
+    every, trace = recorded(name)
+    raw = [e for e in every if e.get("ph") == "X"]
     found = anatomy(trace, Calls(trace.events), name)
     device = [e for e in raw if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     assert found.whole == pytest.approx(sum(e["dur"] for e in device) * 1e-6)

@@ -33,9 +33,13 @@ MACHINES = ("h100_sxm", "b200_sxm")
 
 def test_versions_are_one_and_libraries_kept_apart(measured_on: Callable[..., Path]) -> None:
     keys = ["accelerator", "dtype", "framework"]
-    gemm = aiconfigurator.gemm(measured_on("gemm_perf", *MACHINES))
+    """Of a few matrices and batches, with all that was timed of each."""
+    gemm = aiconfigurator.gemm(measured_on("gemm_perf", *MACHINES, k=(2048, 4096, 7168)))
+    assert len(gemm) > 10_000
     assert not gemm.duplicated([*keys, "m", "n", "k"]).any()
-    decode = aiconfigurator.decode(measured_on("generation_attention_perf", *MACHINES))
+    table = measured_on("generation_attention_perf", *MACHINES, batch_size=(1, 16, 128))
+    decode = aiconfigurator.decode(table)
+    assert len(decode) > 10_000
     shape = ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype", "window"]
     assert not decode.duplicated([*keys, *shape]).any()
     for table in (gemm, decode):

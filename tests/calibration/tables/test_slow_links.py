@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from calibration.checks.geography import measured, pairs
-from calibration.checks.scoreboard import score
+from calibration.checks.scoreboard import Scores, score
 from calibration.tables.documents import CALLS, document_attention
 from calibration.tables.runs import Point
 from calibration.tables.slow_links import slow_cluster, slow_model, slow_step, slow_transfer
@@ -88,16 +88,21 @@ def test_a_copy_that_is_offloaded_is_updated_by_the_host() -> None:
     assert steps[1] - steps[0] > 3 * 50e6 * 12 / 77e9
 
 
+@pytest.fixture(scope="module")
+def steps() -> Scores:
+    """Steps over slow links, predicted."""
+    return score([VARIATION / "lowbw_v100_steps.csv"], load("default"))
+
+
 @here
 @pytest.mark.parametrize("replicas", [2, 4, 8])
-def test_replicas_over_slow_links_are_within_what_was_asked(replicas: int) -> None:
+def test_replicas_over_slow_links_are_within_what_was_asked(replicas: int, steps: Scores) -> None:
     """Asked of rows with data parallelism: 20 %. Nothing was fitted to them."""
-    path = VARIATION / "lowbw_v100_steps.csv"
-    with path.open(newline="") as stream:
+    with (VARIATION / "lowbw_v100_steps.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     errors = [
         abs(row.predicted / row.published - 1.0)
-        for row in score([path], load("default")).rows
+        for row in steps.rows
         if rows[int(row.point_id.split(":")[1]) - 2]["dp"] == str(replicas)
     ]
     assert len(errors) == {2: 5, 4: 5, 8: 20}[replicas]
@@ -105,26 +110,23 @@ def test_replicas_over_slow_links_are_within_what_was_asked(replicas: int) -> No
 
 
 @here
-def test_slow_links_set_the_pace_of_published_steps() -> None:
+def test_slow_links_set_the_pace_of_published_steps(steps: Scores) -> None:
     """Stated beforehand: pipelines behind links of 1 Gb/s, which they wait for, within 10 %; a
     transfer over a window within 15 %. Nothing was fitted to either."""
-    known = load("default")
-    path = VARIATION / "lowbw_v100_steps.csv"
-    found = score([path], known)
-    assert found.kind == "training"
-    assert len(found.rows) == 75
-    assert len(found.skipped) == found.total - 75
-    with path.open(newline="") as stream:
+    assert steps.kind == "training"
+    assert len(steps.rows) == 75
+    assert len(steps.skipped) == steps.total - 75
+    with (VARIATION / "lowbw_v100_steps.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     errors = [
         abs(row.predicted / row.published - 1.0)
-        for row in found.rows
+        for row in steps.rows
         for stated in [rows[int(row.point_id.split(":")[1]) - 2]]
         if (stated["bandwidth_gbps"], stated["dp"], stated["precision"]) == ("1", "1", "fp16")
     ]
     assert len(errors) == 16
     assert sum(errors) / len(errors) < 0.10
-    sent = score([VARIATION / "lowbw_p2p.csv"], known)
+    sent = score([VARIATION / "lowbw_p2p.csv"], load("default"))
     gaps = [abs(row.predicted / row.published - 1.0) for row in sent.rows]
     assert sent.kind == "kernels"
     assert sum(gaps) / len(gaps) < 0.15

@@ -97,10 +97,13 @@ def test_the_sweep_is_read_whole(whole: Sweep, shared: Path) -> None:
 def test_buffers_that_are_gathered_into_stay(shared: Path) -> None:
     """What tensor-parallel jobs that differ in the micro-batch alone have allocated at a step's end
     differs by two buffers of all its tokens, whatever they reserved meanwhile."""
-    table = pd.read_csv(shared / "bulk" / "training" / "nanotron_sweep.csv")
+    job = ["model", "tp", "pp", "dp", "dp_sharding"]
+    told = ["status", "micro_batch", "seq_len", "hidden", "memory_allocated_gb"]
+    path = shared / "bulk" / "training" / "nanotron_sweep.csv"
+    table = pd.read_csv(path, usecols=[*job, *told])
     table = table[(table["status"] == "Success") & (table["tp"] > 1)]
     found: list[float] = []
-    for _, own in table.groupby(["model", "tp", "pp", "dp", "dp_sharding"]):
+    for _, own in table.groupby(job):
         own = own.sort_values("micro_batch")
         buffer = 2.0 * own["micro_batch"] * own["seq_len"] * own["hidden"] / 2**30
         grows, more = own["memory_allocated_gb"].diff(), buffer.diff()

@@ -12,9 +12,9 @@ from predictor.catalog import load
 from predictor.plans import ServingPlan
 from predictor.serving import (
     Client,
+    Rates,
     one_by_one,
     predict_inference,
-    predict_rate,
     served_instead,
     unchecked,
 )
@@ -78,15 +78,16 @@ def test_enough_requests_are_served_for_the_engine_to_fill(share):
 @pytest.mark.parametrize("batching", ["mixed", "apart"])
 def test_requests_that_count_are_of_an_engine_that_stays_as_full(batching):
     """Answers of 1,000 tokens at three quarters of the most: as many as are served say of the time
-    per token what five times as many do, within the 5 % that closed forms are held to."""
+    per token what many times as many do, within the 5 % that closed forms are held to."""
     model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
     plan = replace(PLAN, input_len=200.0, output_len=1000.0, batching=batching)
-    most = predict_rate(model, cluster, plan, 1.0, known).most_requests_per_s
-    rate = 0.75 * most
-    closed = predict_rate(model, cluster, plan, rate, known)
+    rates = Rates(model, cluster, plan, known)
+    rate = 0.75 * rates.most
+    closed = rates.at(rate)
     _, served = served_instead(model, cluster, plan, known, Client(), rate, closed)
-    many = one_by_one(model, cluster, plan, known, 5 * MOST, Client(), rate)
-    whole = many.after(MOST, MOST)
+    many = one_by_one(model, cluster, plan, known, 3 * MOST, Client(), rate)
+    whole = many.after(MOST // 2, MOST // 2)
+    assert len(whole.tpot) > 5 * len(served.tpot)
     assert float(served.tpot.mean()) == pytest.approx(float(whole.tpot.mean()), rel=0.05)
 
 
@@ -96,9 +97,9 @@ def test_where_closed_forms_hold_both_say_the_same(lengths, share):
     first token; also where passes over short prompts wait for their launches."""
     model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
     plan = replace(PLAN, input_len=lengths[0], output_len=lengths[1])
-    closed = predict_rate(model, cluster, plan, 1.0, known)
-    rate = share * closed.most_requests_per_s
-    closed = predict_rate(model, cluster, plan, rate, known)
+    rates = Rates(model, cluster, plan, known)
+    rate = share * rates.most
+    closed = rates.at(rate)
     found, served = served_instead(model, cluster, plan, known, Client(), rate, closed)
     one, other = found.prediction.latencies, closed.prediction.latencies
     assert float(one.tpot) == pytest.approx(float(other.tpot), rel=0.05)
@@ -116,10 +117,11 @@ def test_a_request_that_meets_nobody_waits_for_nobody(batching):
     model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
     plan = replace(PLAN, batching=batching)
     alone = predict_inference(model, cluster, replace(plan, batch=1.0), known).latencies
-    nearly = predict_rate(model, cluster, plan, 1e-4, known)
-    assert float(nearly.prediction.latencies.ttft) == pytest.approx(float(alone.ttft), rel=0.01)
-    rate = 0.01 * nearly.most_requests_per_s
-    closed = predict_rate(model, cluster, plan, rate, known).prediction.latencies
+    rates = Rates(model, cluster, plan, known)
+    nearly = rates.at(1e-4).prediction.latencies
+    assert float(nearly.ttft) == pytest.approx(float(alone.ttft), rel=0.01)
+    rate = 0.01 * rates.most
+    closed = rates.at(rate).prediction.latencies
     served = one_by_one(model, cluster, plan, known, 2000, Client(), rate).after(50)
     assert float(closed.ttft) == pytest.approx(float(served.ttft.mean()), rel=0.05)
 

@@ -18,7 +18,7 @@ from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
 from predictor.serving.latency import latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
-from predictor.serving.rates import predict_rate
+from predictor.serving.rates import Rates, predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.tables import pass_table
 from predictor.timing.calibration import RunParameters
@@ -153,10 +153,10 @@ def test_the_closed_form_agrees_with_requests_one_by_one(clients):
 
 @cache
 def of_workers(workers, variation):
-    """Plans with so many workers: one, the requests per second that it serves at most, tables."""
+    """A plan with so many workers at any rate, and its tables."""
     own = plan(batch=np.inf, prefill_workers=workers)
-    most = predict_rate(MODEL, CLUSTER, own, 0.1, CALIBRATION, variation)
-    return own, most.most_requests_per_s, tables(own, variation, (2200.0, 220.0))
+    rates = Rates(MODEL, CLUSTER, own, CALIBRATION, variation)
+    return rates, tables(own, variation, (2200.0, 220.0))
 
 
 @pytest.mark.parametrize("variation", [0.0, 0.1])
@@ -164,9 +164,9 @@ def of_workers(workers, variation):
 @pytest.mark.parametrize(("share", "count"), [(0.3, 6000), (0.6, 12000), (0.8, 20000)])
 def test_random_arrivals_wait_for_a_worker(variation, workers, share, count):
     """The busier, the more its means vary, and the more requests are served."""
-    own, most, both = of_workers(workers, variation)
-    rate = share * most
-    found = predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION, variation)
+    rates, both = of_workers(workers, variation)
+    rate = share * rates.most
+    found = rates.at(rate)
     assert not found.saturated
     form = found.prediction
     lengths = (spread_lengths(mean, count, variation) for mean in (2000.0, 200.0))
@@ -179,8 +179,9 @@ def test_random_arrivals_wait_for_a_worker(variation, workers, share, count):
 
 def test_workers_that_cannot_keep_up_are_told_and_fall_behind_one_by_one():
     own = plan(batch=np.inf, prefill_workers=1.0)
-    most = predict_rate(MODEL, CLUSTER, own, 1.0, CALIBRATION).most_requests_per_s
-    assert predict_rate(MODEL, CLUSTER, own, 1.05 * most, CALIBRATION).saturated
+    rates = Rates(MODEL, CLUSTER, own, CALIBRATION)
+    most = rates.most
+    assert rates.at(1.05 * most).saturated
     lengths = spread_lengths(2000.0, 6000, 0.1), np.full(6000, 200.0)
     both = tables(own, 0.1, (2200.0, 200.0))
     behind = serve_apart(*both, *lengths, arrivals=poisson(1.2 * most, 6000))

@@ -14,7 +14,7 @@ from predictor.plans.serving import ServingPlan
 from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.events import serve
 from predictor.serving.prediction import predict_inference
-from predictor.serving.rates import predict_rate
+from predictor.serving.rates import Rates, predict_rate
 from predictor.serving.tables import Lookup, PassTable, pass_table
 from predictor.timing.engines import ServingParameters
 from tests.predictor.serving.bare import BARE
@@ -161,16 +161,17 @@ def test_the_closed_form_of_a_rate_agrees_too(rate):
 
 def test_latency_grows_with_the_rate_until_it_saturates():
     own = plan(batch=np.inf)
-    found = [predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION) for rate in (1.0, 5.0, 12.0)]
+    rates = Rates(MODEL, CLUSTER, own, CALIBRATION)
+    found = [rates.at(rate) for rate in (1.0, 5.0, 12.0)]
     assert np.all(np.diff([float(one.prediction.latencies.e2e) for one in found]) > 0)
-    assert predict_rate(MODEL, CLUSTER, own, 1e3, CALIBRATION).saturated
+    assert rates.at(1e3).saturated
     assert not any(one.saturated for one in found)
 
 
 def test_a_queue_beyond_saturation_grows():
     own = plan(batch=np.inf)
     times = pass_table(MODEL, CLUSTER, own, CALIBRATION)
-    most = predict_rate(MODEL, CLUSTER, own, 1.0, CALIBRATION).most_requests_per_s
+    most = Rates(MODEL, CLUSTER, own, CALIBRATION).most
     given, made = np.full(3000, 1000.0), np.full(3000, 200.0)
     found = serve(times, given, made, poisson(1.5 * most, 3000))
     assert found.ttft[-300:].mean() > 5 * found.ttft[:300].mean()

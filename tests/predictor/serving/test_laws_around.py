@@ -62,7 +62,7 @@ from predictor.serving.pass_times import (
 )
 from predictor.serving.passes import _intensity, _launched, term_of
 from predictor.serving.prediction import predict_inference
-from predictor.serving.rates import predict_rate
+from predictor.serving.rates import Rates
 from predictor.serving.workload import sessions, with_adapters
 from predictor.timing import RunParameters
 from predictor.work import cache_bytes, read_bytes, state_bytes
@@ -361,10 +361,10 @@ def test_a_rate_is_the_concurrency_that_ends_as_many_and_the_wait_between() -> N
     """Requests that meet R others end at (R + 1) / life: the rate is R of these; a mean wait of
     u / (2 (1 - u)) turns comes on top."""
     own = plan(tp=2.0, batch=np.inf, serving=1.0, scheduling="overlapped")
-    most = predict_rate(LLAMA, DGX, own, 1e9, NONE)
-    assert most.saturated
-    rate = 0.5 * most.most_requests_per_s
-    found = predict_rate(LLAMA, DGX, own, rate, NONE)
+    rates = Rates(LLAMA, DGX, own, NONE)
+    assert rates.at(1e9).saturated
+    rate = 0.5 * rates.most
+    found = rates.at(rate)
     latency = found.prediction.latencies
     assert not found.saturated
     assert float(latency.requests_per_s) == rate

@@ -13,11 +13,11 @@ from predictor.catalog import ServingPlanSpec, load, parse
 from predictor.plans import ServingPlan
 from predictor.serving import (
     Client,
+    Rates,
     complete_serving,
     followed,
     one_by_one,
     pass_table,
-    predict_rate,
     serve,
     unchecked,
 )
@@ -130,9 +130,10 @@ def test_closed_forms_say_what_requests_one_by_one_show(
     request = complete_serving(parse(ServingPlanSpec, stated, "test"), KNOWN.run)
     plan = request.plan
     assert plan.replica_passes == "waiting"
-    most = predict_rate(MODEL, CLUSTER, plan, 0.1, KNOWN).most_requests_per_s
-    told = predict_rate(MODEL, CLUSTER, plan, share * most, KNOWN).prediction.latencies
-    served = one_by_one(MODEL, CLUSTER, plan, KNOWN, 300, Client(), share * most).after(100, 20)
+    rates = Rates(MODEL, CLUSTER, plan, KNOWN)
+    rate = share * rates.most
+    told = rates.at(rate).prediction.latencies
+    served = one_by_one(MODEL, CLUSTER, plan, KNOWN, 300, Client(), rate).after(100, 20)
     assert float(told.tpot) == pytest.approx(float(served.tpot.mean()), rel=0.10)
     assert float(told.ttft) == pytest.approx(float(served.ttft.mean()), rel=0.20)
 

@@ -82,17 +82,14 @@ def test_what_replicas_do_together_they_do_not_wait_for(apart, many, replicas, d
     never less than one's own prompts. Where a replica that reads does not decode, what the others
     decode meanwhile hides what it pads, but not what all do together."""
 
-    def delay(**fields: float) -> float:
-        one = work(apart=apart, **fields)
-        return float(riding(one, bare.BARE, many, np.array(0.04), np.array(10.0)))
-
-    padded, own = delay(meeting=replicas), delay()
-    waiting = delay(meeting=replicas, divided=divided)
+    meeting, shares = [replicas, 1, replicas, replicas], [0.0, 0.0, divided, 1.0]
+    one = work(apart=apart, meeting=np.array(meeting, float), divided=np.array(shares))
+    padded, own, waiting, whole = riding(one, bare.BARE, many, np.array(0.04), np.array(10.0))
     most = padded + divided * own if apart else padded
     assert own * (1.0 - 1e-6) <= waiting <= most * (1.0 + 1e-6)
     if not apart:
         assert waiting == pytest.approx(padded - divided * (padded - own), rel=1e-9)
-        assert delay(meeting=replicas, divided=1.0) == pytest.approx(own, rel=1e-9)
+        assert whole == pytest.approx(own, rel=1e-9)
 
 
 def test_prompts_of_several_passes_overlap():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -43,30 +44,37 @@ PLAN = TrainingPlan(
 )
 
 
-def varied(plan: TrainingPlan) -> TrainingPlan:
-    """The plan, and for each of its numbers one with another value of it alone."""
-    changed = [{name: OTHERS.get(name, 2.0 * getattr(plan, name))} for name in NUMERIC_FIELDS]
+LAID_OUT = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "dp_shard", "routed_nodes")
+"""Numbers that say between which ranks, and how far, something travels: all that an order of ranks
+changes."""
+
+
+def varied(plan: TrainingPlan, names: Collection[str] = NUMERIC_FIELDS) -> TrainingPlan:
+    """The plan, and for each of these numbers one with another value of it alone."""
+    changed = [{name: OTHERS.get(name, 2.0 * getattr(plan, name))} for name in names]
     return stack([plan, *(replace(plan, **change) for change in changed)])
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
-    ("model", "order"),
+    ("model", "order", "names"),
     [
-        ("deepseek-v3", "tp-cp-dp-pp"),
-        ("deepseek-v3", "tp-cp-pp-dp"),
-        ("deepseek-v3", "cp-pp-tp-dp"),
-        ("deepseek-v3", "pp-dp-tp-cp"),
-        ("llama3-8b", "tp-cp-dp-pp"),
-        ("llama3-8b", "cp-pp-tp-dp"),
+        ("deepseek-v3", "tp-cp-dp-pp", NUMERIC_FIELDS),
+        ("deepseek-v3", "tp-cp-pp-dp", LAID_OUT),
+        ("deepseek-v3", "cp-pp-tp-dp", LAID_OUT),
+        ("deepseek-v3", "pp-dp-tp-cp", LAID_OUT),
+        ("llama3-8b", "tp-cp-dp-pp", LAID_OUT),
+        ("llama3-8b", "cp-pp-tp-dp", NUMERIC_FIELDS),
     ],
 )
-def test_plans_that_differ_in_any_number_are_told_apart(model: str, order: str) -> None:
+def test_plans_that_differ_in_any_number_are_told_apart(
+    model: str, order: str, names: Collection[str]
+) -> None:
     assert order in RANK_ORDERS
     own, cluster, known = catalog.model(model), catalog.system("dgx-h100"), load("default")
-    batch = varied(replace(PLAN, rank_order=order, ep=4.0 if own.is_moe else 1.0))
+    batch = varied(replace(PLAN, rank_order=order, ep=4.0 if own.is_moe else 1.0), names)
     found = predict(own, cluster, batch, known).step_time
-    for at, name in enumerate(("", *NUMERIC_FIELDS)):
+    for at, name in enumerate(("", *names)):
         one = take(batch, np.array([at]))
         assert found[at] == pytest.approx(
             float(predict(own, cluster, one, known).step_time[0]), rel=1e-12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,13 @@ RUN = load("kernels-only").run
 PLAN = {"gpus": 128, "tp": 4, "pp": 4, "global_batch": 128, "seq_len": 4096}
 
 
-def explained(**stated: Any) -> Any:
-    return reckon.predict_train(
-        "llama3-70b", "dgx-h100", {**PLAN, **stated}, "kernels-only"
-    ).explain()
+@cache
+def explained(system: str, **stated: Any) -> Any:
+    return reckon.predict_train("llama3-70b", system, {**PLAN, **stated}, "kernels-only").explain()
 
 
 def test_what_would_change_the_step_is_what_changes_it_when_stated() -> None:
-    why = explained()
+    why = explained("dgx-h100")
     assert why.doubts
     base = reckon.predict_train("llama3-70b", "dgx-h100", PLAN, "kernels-only").step_time.value
     for one in why.doubts[:4]:
@@ -39,14 +39,14 @@ def test_what_would_change_the_step_is_what_changes_it_when_stated() -> None:
 
 
 def test_what_is_stated_is_not_doubted() -> None:
-    open_ = {one.field for one in explained().doubts}
+    open_ = {one.field for one in explained("dgx-h100").doubts}
     assert "vpp" in open_
-    closed = explained(vpp=2, micro_batch=1)
+    closed = explained("dgx-h100", vpp=2, micro_batch=1)
     assert not {"vpp", "micro_batch"} & {one.field for one in closed.doubts}
 
 
 def test_the_most_important_comes_first_and_trifles_not_at_all() -> None:
-    found = explained().doubts
+    found = explained("dgx-h100").doubts
     assert min(abs(one.change) for one in found) >= MATTERS
     weights = [one.weight for one in found]
     assert weights == sorted(weights, reverse=True)
@@ -139,9 +139,7 @@ def test_narrower_products_are_doubted_where_there_are_some(system: str, others:
     """Who states no precision may well train in 8 bits where the accelerator multiplies them."""
 
     def doubted(**stated: Any) -> dict[str, Any]:
-        plan = {**PLAN, **stated}
-        found = reckon.predict_train("llama3-70b", system, plan, "kernels-only").explain().doubts
-        return {one.field: one for one in found}
+        return {one.field: one for one in explained(system, **stated).doubts}
 
     open_ = doubted()
     assert {one.other for one in open_.values() if one.field == "precision"} == others

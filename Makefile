@@ -26,7 +26,7 @@ demo: setup              ## profile this machine, calibrate, check, predict clus
 check-profile: setup     ## how well this machine is profiled: repeatability, unseen steps (quiet machine)
 	$(BIN)/python tools/check_profile.py --out profile-out
 
-test: setup              ## all tests; some six minutes on two quiet cores
+test: setup              ## all tests; under five minutes on two quiet cores
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup

@@ -75,6 +75,9 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
     powers = [2**i for i in range(8) if 2**i <= node and model.heads % 2**i == 0]
     tps = [int(values["tp"])] if "tp" in values else powers
     pps = [int(values["pp"])] if "pp" in values else [1, 2, 4, 8, 16]
+    if "tp" not in values and {"gpus", "pp", "dp"} <= values.keys():
+        rest, over = divmod(values["gpus"] - read_apart(values), values["pp"] * values["dp"])
+        tps = [int(rest)] if rest and not over else []
     every = [(tp, pp) for tp in tps for pp in pps]
     pairs = [(tp, pp) for tp, pp in every if pp == 1 or tp == max(tps)]
     gpus = values.get("gpus")

@@ -403,9 +403,13 @@ def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tup
     powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
     tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
     pps = [values["pp"]] if "pp" in values else _stages(model)
+    if gpus is not None and dp is not None:
+        each = gpus // (dp * cp)  # one of both is what the other leaves, if it is stated
+        tps = [each // values["pp"]] if "pp" in values and "tp" not in values else tps
+        pps = [each // values["tp"]] if "tp" in values and "pp" not in values else pps
     pairs = [(tp, pp) for tp in tps for pp in pps]
     if gpus is not None:
-        pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp * cp) == 0]
+        pairs = [(tp, pp) for tp, pp in pairs if tp and pp and gpus % (tp * pp * cp) == 0]
     if gpus is not None and dp is not None:
         pairs = [(tp, pp) for tp, pp in pairs if tp * pp * cp * dp == gpus]
     before = 1 if model.is_moe else -1

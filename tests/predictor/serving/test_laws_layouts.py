@@ -42,6 +42,15 @@ def test_stages_that_are_stated_leave_their_ranks_to_one_engine() -> None:
     assert possible(pp=2) == [(8, 2)]
 
 
+def test_ranks_are_what_stated_stages_and_replicas_leave_whatever_they_divide() -> None:
+    """Inferentia's compilers pad heads to twelve ranks."""
+    assert possible(gpus=12, pp=1, dp=1) == [(12, 1)]
+    assert possible(gpus=12, pp=2, dp=2) == [(3, 2)]
+    assert possible(gpus=14, pp=1, dp=2, prefill_workers=2) == [(6, 1)]
+    with pytest.raises(InputError, match="no tp and pp divide"):
+        possible(gpus=9, pp=2, dp=1)
+
+
 def test_fewest_accelerators_come_first_and_no_rank_leaves_its_node() -> None:
     found = possible()
     assert [math.prod(pair) for pair in found] == sorted(math.prod(pair) for pair in found)

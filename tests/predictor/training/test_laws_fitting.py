@@ -209,6 +209,10 @@ def test_replicas_that_are_stated_leave_the_rest_to_a_layout(sharding: str) -> N
     assert _layouts(DENSE, 8, {**asked, "dp": 64}) == [(1, 1)]
     assert _layouts(DENSE, 8, {**asked, "dp": 16, "cp": 4}) == [(1, 1)]
     assert {tp * pp * cp for tp, pp, cp in layouts(draft(dp=8))} == {8}
+    # The other of both, whatever it divides.
+    assert _layouts(DENSE, 8, {**asked, "gpus": 40, "dp": 8, "tp": 1}) == [(1, 5)]
+    assert _layouts(DENSE, 8, {**asked, "gpus": 24, "dp": 2, "pp": 1, "cp": 4}) == [(3, 1)]
+    assert _layouts(DENSE, 8, {**asked, "gpus": 8, "dp": 8, "tp": 4}) == []
     with pytest.raises(InputError, match="dp 6; nearest 60 and 66"):
         layouts(draft(dp=6))
 

@@ -146,6 +146,7 @@ class Engine:
     like        engine whose fitted parameters stand in, and are drawn towards, where this one is
                 built on it
     port        engine that this one is called by on accelerators of a vendor, and the vendor
+    only        vendor on whose accelerators alone it runs; '': several
     """
 
     name: str
@@ -154,6 +155,7 @@ class Engine:
     like: str
     facts: tuple[Fact, ...] = field(repr=False)
     port: tuple[str, str] | None = None
+    only: str = ""
 
     def label(self, era: str | None) -> str:
         """The name of its fitted parameters in an era."""
@@ -293,6 +295,7 @@ def _engine(name: str, content: Mapping[str, Mapping[str, Any]]) -> Engine:
         like=own.get("like", ""),
         facts=tuple(found),
         port=(own["port"]["of"], own["port"]["vendor"]) if "port" in own else None,
+        only=own.get("only", ""),
     )
 
 

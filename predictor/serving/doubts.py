@@ -72,10 +72,10 @@ def _before(month: str, months: int) -> str:
 
 def possible(framework: str | None, era: str | None, version: str | None) -> list[tuple[str, str]]:
     """Engines and releases that a request may mean; an empty release is an engine's only one."""
-    named = None if framework is None else spelled(framework)
-    engines = USUAL if named in (None, "neutral") else (named,)
+    named = spelled(framework or "neutral")
+    engines = USUAL if named == "neutral" else (named,)
     if version:  # which only an engine that is named can have
-        return [(str(named), version)]
+        return [(named, version)]
     found: list[tuple[str, str]] = []
     for name in engines:
         known = engine_named(str(name))
@@ -99,12 +99,17 @@ def mixture(spec: ServingPlanSpec, calibration: Calibration, **loaded: Any) -> M
     """
     stated = {name: value for name, value in spec.to_dict().items() if value is not None}
     releases = possible(*(stated.get(name) for name in ("framework", "era", "version")))
+    several = len({name for name, _ in releases}) > 1
     requests: list[ServingRequest] = []
+    told: list[str] = []
     for name, version in releases:
         own = {**stated, "framework": name, **({"version": version} if version else {})}
-        requests.append(
-            complete_serving(parse(ServingPlanSpec, own, "plan"), calibration.run, **loaded)
-        )
+        one = complete_serving(parse(ServingPlanSpec, own, "plan"), calibration.run, **loaded)
+        vendor = one.cluster.accelerator.vendor
+        if several and engine_named(name).only not in ("", vendor):
+            continue  # what nobody named is none that does not run there
+        requests.append(one)
+        told.append(f"{one.plan.framework} {version}".strip())
     found = [_predicted(one, one.plan, calibration) for one in requests]
     level = calibration.interval_level
     values = {}
@@ -115,8 +120,7 @@ def mixture(spec: ServingPlanSpec, calibration: Calibration, **loaded: Any) -> M
             np.log(centre), spread, (0.5 - level / 2, 0.5, 0.5 + level / 2)
         )
         values[metric] = (middle, low, high)
-    told = tuple(f"{name} {version}".strip() for name, version in releases)
-    return Mixture(told, values, _doubts(requests, found[0], calibration))
+    return Mixture(tuple(told), values, _doubts(requests, found[0], calibration))
 
 
 def _width(one: InferencePrediction, metric: str) -> float:

@@ -51,6 +51,23 @@ def test_the_fact_that_moves_most_is_told():
         assert low < middle < high
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "engines"),
+    [
+        ("H100-SXM5-80GB", {"vllm", "sglang", "tensorrt-llm"}),
+        ("MI300X-192GB", {"vllm-rocm", "sglang"}),
+    ],
+)
+def test_what_nobody_named_runs_on_the_accelerator(accelerator: str, engines: set[str]) -> None:
+    fields = {"model": "llama3-8b", "accelerator": accelerator, "tp": 1, "concurrency": 8,
+              "input_len": 512, "output_len": 128, "era": "2025-06"}  # fmt: skip
+    found = mixture(parse(ServingPlanSpec, fields, "test"), catalog.load("default"))
+    assert {one.partition(" ")[0] for one in found.releases} == engines
+    named = {**fields, "framework": "tensorrt-llm"}
+    own = mixture(parse(ServingPlanSpec, named, "test"), catalog.load("default"))
+    assert {one.partition(" ")[0] for one in own.releases} == {"tensorrt-llm"}
+
+
 def test_the_interval_of_one_release_is_that_of_one_prediction():
     """Four fifths lie within z = 1.2816 standard deviations of the logarithm."""
     fields = {"model": "llama3-8b", "accelerator": "H100-SXM5-80GB", "tp": 1, "concurrency": 8,

@@ -171,26 +171,39 @@ class Session:
         self.judge, self.items = judge, dict[str, pytest.Item]()
         self.functions: dict[str, list[FunctionType]] = defaultdict(list)
         self.remembering: list[Any] = []
+        self.raised: Exception | None = None
+        self.judged = False
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Called by pytest once it has collected."""
         self.items = {item.nodeid: item for item in session.items}
+        gc.unfreeze()  # what the tests froze is not among the objects that are told
         for one in gc.get_objects():
             if type(one) is FunctionType:
                 self.functions[one.__code__.co_filename].append(one)
         self.remembering = remembering()
         gc.freeze()  # nothing of it is looked at again, nor copied into forks
-        self.judge(self.ran)
+        self.judged = True
+        try:
+            self.judge(self.ran)
+        except Exception as error:
+            self.raised = error
         return True
 
     def ran(self, tests: Sequence[str], mutant: Mutant | None = None) -> tuple[bool, str]:
-        """As the function of that name; the fork's functions are changed in place."""
+        """As the function of that name; the fork's functions are changed in place.
+
+        Raises RuntimeError where none of the file is known: the tests would see no change.
+        """
+        known = self.functions[str(ROOT / mutant.file)] if mutant else []
+        if mutant and not known:
+            raise RuntimeError(f"no function of {mutant.file} was found to change")
 
         def work(answer: int) -> int:
             if mutant:
                 for one in self.remembering:
                     one.cache_clear()
-                change(mutant, self.functions[str(ROOT / mutant.file)])
+                change(mutant, known)
             chosen = [self.items[one] for one in tests if one in self.items]
             noticed = _Noticed()
             for item, after in pairwise([*chosen, None]):
@@ -207,6 +220,15 @@ class Session:
 
 
 def collected(files: Sequence[str], judge: Callable[[Ran], object]) -> None:
-    """Collect the tests of files and let `judge` run them, by a function as `ran`."""
+    """Collect the tests of files and let `judge` run them, by a function as `ran`.
+
+    Raises what `judge` raises, which pytest would only print, and RuntimeError where the tests
+    cannot be collected.
+    """
     sys.path.insert(0, str(ROOT))
-    pytest.main([*QUIET, "-s", *files], plugins=[Session(judge)])
+    session = Session(judge)
+    status = pytest.main([*QUIET, "-s", *files], plugins=[session])
+    if session.raised is not None:
+        raise session.raised
+    if not session.judged:
+        raise RuntimeError(f"pytest ended with {status} before the tests were collected")

@@ -279,7 +279,7 @@ def read_machine_name(name: str) -> MachineName | None:
     match = SEVERAL.fullmatch(name.strip())
     count = int(match["before"] or match["behind"] or 0) if match else 0
     written = match["one"] if match and count else name
-    nodes = int(match["nodes"] or 1) if match else 1
+    nodes = int((match["nodes"] if match else None) or 1)
     if count and (instance := _instance(written)) is not None:
         return MachineName(name, count=nodes * count * instance.count, instance=instance)
     if count and (row := tables.known("systems", re.sub(r"\s+", "-", written))) is not None:

@@ -40,7 +40,8 @@ class _Line:
         p = count.sum(axis=0)
         fills = p - np.asarray(m, float)
         places = np.empty((6, *fills.shape))
-        for position, place in enumerate((0.0, 1.0, p - 2.0, p - 1.0, fills, fills + 1.0)):
+        # What lies beyond the last stage is the last.
+        for position, place in enumerate((0.0, 1.0, p - 2.0, p, fills, fills + 1.0)):
             places[position] = place
         return cls(count, np.sort(np.minimum(np.maximum(places, 0.0), p - 1.0), axis=0))
 

@@ -75,3 +75,22 @@ def test_blocks_share_no_layers_with_those_that_autocast_tells_apart() -> None:
         assert np.all(block.base.autocast == plan.autocast)
         found[plan.sharding] = bool(plan.autocast.any())
     assert found == {"none": True, "zero1": False, "fsdp": False}
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("dropout", [True, False]),
+        ("dispatch", ["copies", "once"]),
+        ("precision", ["bf16", "fp16", "fp8"]),
+    ],
+)
+def test_several_values_of_what_no_search_tries_are_all_tried(field: str, values: list) -> None:
+    model, cluster = catalog.model("mixtral-8x7b"), catalog.system("dgx-h100")
+    asked = {
+        "gpus": 8, "global_batch": 32, "seq_len": 2048, "tp": [1], "pp": [1], "cp": [1], "ep": [8],
+        "micro_batch": [1], "recompute": "none", "sharding": "zero1", field: values,
+    }  # fmt: skip
+    space = space_of(model, cluster, read_given(asked), RUN)
+    tried = [getattr(block.base, field) for block in space.blocks()]
+    assert sorted(set(tried)) == sorted(values)

@@ -11,6 +11,7 @@ from predictor.arrays import identity
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
+from predictor.models import Model
 from predictor.serving.completion import _ranks, complete_serving
 from predictor.serving.fitting import Draft, layouts, read_apart
 from predictor.timing.calibration import RunParameters
@@ -49,6 +50,21 @@ def test_ranks_are_what_stated_stages_and_replicas_leave_whatever_they_divide() 
     assert possible(gpus=14, pp=1, dp=2, prefill_workers=2) == [(6, 1)]
     with pytest.raises(InputError, match="no tp and pp divide"):
         possible(gpus=9, pp=2, dp=1)
+
+
+def test_experts_are_shared_by_all_ranks_where_attention_has_replicas() -> None:
+    """And whole on every rank that divides them otherwise; dense models have none to share."""
+    fields = {"batch": 8, "serving": 1.0, "precision": "bf16", "kv_precision": "bf16",
+              "input_len": 128, "output_len": 16}  # fmt: skip
+    mixture, dense = catalog.model("mixtral-8x7b"), LLAMA
+
+    def ep(model: Model, tp: int, **more: int) -> float:
+        return float(Draft(model, DGX, {**fields, **more}).plan(tp, 1).ep)
+
+    assert ep(mixture, 2, dp=4) == ep(mixture, 4, gpus=8) == 8.0
+    assert ep(mixture, 8) == ep(mixture, 8, dp=1) == 1.0
+    assert ep(mixture, 2, dp=4, ep=2) == 2.0
+    assert ep(dense, 2, dp=4) == ep(dense, 8) == 1.0
 
 
 def test_fewest_accelerators_come_first_and_no_rank_leaves_its_node() -> None:

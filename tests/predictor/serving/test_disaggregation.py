@@ -49,6 +49,19 @@ def predict(**fields):
     return predict_inference(MODEL, CLUSTER, plan(**fields), CALIBRATION)
 
 
+@pytest.mark.parametrize("replicas", [1.0, 2.0, 4.0])
+def test_replicas_share_the_workers_of_all(replicas: float) -> None:
+    """As many times the engines, clients and workers are as many times the answers, at the same
+    waits."""
+    one = predict(prefill_workers=2.0)
+    many = predict(prefill_workers=2.0 * replicas, dp=replicas, batch=16.0 * replicas)
+    for name in ("ttft", "tpot", "e2e"):
+        assert float(getattr(many.latencies, name)) == pytest.approx(
+            float(getattr(one.latencies, name)), rel=1e-6
+        )
+    assert float(many.requests_per_s) == pytest.approx(replicas * float(one.requests_per_s))
+
+
 def work(**fields):
     return bare_work(**{"running": 4.0, "clients": 4.0, **fields})
 

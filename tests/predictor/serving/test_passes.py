@@ -54,6 +54,7 @@ def test_decoding_reads_keys_and_values_once():
     cache = 4.0 * 1000.0 * 2 * 2.0 * LLAMA.kv_width
     assert core.bytes == pytest.approx(cache, rel=2e-3)
     assert core.count == LLAMA.layers
+    assert core.variant == "", "an 8-bit cache alone has a kernel of its own"
     halved = decode_attention(LLAMA, plan(kv="fp8"), 4.0, 1000.0)[0]
     assert halved.variant == "kv8"
     assert halved.bytes == pytest.approx(cache / 2, rel=4e-3)

@@ -52,9 +52,10 @@ def predict(**fields):
 @pytest.mark.parametrize("replicas", [1.0, 2.0, 4.0])
 def test_replicas_share_the_workers_of_all(replicas: float) -> None:
     """As many times the engines, clients and workers are as many times the answers, at the same
-    waits."""
-    one = predict(prefill_workers=2.0)
-    many = predict(prefill_workers=2.0 * replicas, dp=replicas, batch=16.0 * replicas)
+    waits for workers that are always busy."""
+    busy = {"input_len": 8000.0, "output_len": 50.0}
+    one = predict(prefill_workers=2.0, batch=64.0, **busy)
+    many = predict(prefill_workers=2.0 * replicas, dp=replicas, batch=64.0 * replicas, **busy)
     for name in ("ttft", "tpot", "e2e"):
         assert float(getattr(many.latencies, name)) == pytest.approx(
             float(getattr(one.latencies, name)), rel=1e-6

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.timing import operator_times, training_times
+from predictor.timing.kernels import Timing
 from predictor.timing.shapes import ALONE
+from predictor.timing.training_kernels import _no_slower
 from predictor.work import Operator
 from predictor.work.primitives import gemm
 
@@ -124,3 +127,23 @@ def test_kernels_of_older_matrix_units_gain_processors_and_clocks_alone(op: str,
     assert here * more == pytest.approx(there, rel=0.1)
     today = replace(one, variant="flash")
     assert here > float(training_times([today], device, KERNELS, ()).time[0])
+
+
+def test_what_stands_in_for_a_slower_kernel_is_as_unsure_as_the_less_sure_of_both() -> None:
+    """Four shapes: sooner and later, each with the surer and the less sure of two spreads."""
+    own, other = (
+        Timing(
+            time=np.array([[2.0, 2.0, 1.0, 1.0]]) if first else np.array([[1.0, 1.0, 2.0, 2.0]]),
+            sigma=np.array([[0.1, 0.3, 0.1, 0.3]]) if first else np.array([[0.2] * 4]),
+            bound=np.zeros((1, 4)) if first else np.ones((1, 4)),
+            measured=np.full((1, 4), first),
+            pedigree=("interpolated",),
+            family=("one",),
+        )
+        for first in (True, False)
+    )
+    _no_slower(own, 0, other, 0)
+    assert own.time[0].tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert own.sigma[0].tolist() == [0.2, 0.3, 0.1, 0.3]
+    assert own.bound[0].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert own.measured[0].tolist() == [False, False, True, True]

@@ -473,7 +473,8 @@ def test_adapters_that_one_request_asks_for_are_there_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tp", "split", "there"), [(1.0, 1.0, 0), (4.0, 0.0, 0), (4.0, 1.0, 1), (1.0, 0.0, 0)]
+    ("tp", "split", "there"),
+    [(1.0, 1.0, 0), (4.0, 0.0, 0), (4.0, 1.0, 1), (2.0, 1.0, 1), (1.0, 0.0, 0)],
 )
 def test_whole_streams_are_gathered_where_ranks_split_them(
     tp: float, split: float, there: int

@@ -78,6 +78,15 @@ def test_attention_within_a_prompt_is_part_of_it_that_stages_share() -> None:
     assert staged.cores(200.0) == pytest.approx(0.5 * table.cores(200.0))
 
 
+def test_attention_within_the_shortest_prompts_falls_with_their_length() -> None:
+    """Below the shortest that the table holds, in proportion to it, without a step there."""
+    table, _ = both()
+    shortest = table.lengths[0]
+    assert table.cores(shortest) == pytest.approx(table.core[0])
+    for share in (0.5, 0.25):
+        assert table.cores(share * shortest) == pytest.approx(share * table.core[0])
+
+
 def test_a_draft_is_no_part_of_what_prompts_add_to_a_pass() -> None:
     """However long guessing takes, a pass with a prompt beside takes as much longer."""
     fields = KINDS["drafted"]

@@ -4,6 +4,7 @@ sequence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
-from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
+from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan, near_multiples
 from predictor.records import dataclass
 from predictor.serving.offload import hosts_memory
 from predictor.timing import RunParameters
@@ -99,8 +100,18 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
                 f"prefill_workers take {apart} of {values['gpus']} accelerators, and no tp and pp "
                 "divide what is left; state more gpus, fewer workers or another prefill_tp"
             )
-        raise InputError("no tp and pp divide the heads and the GPUs; state --tp and --pp")
+        raise _undivided(values)
     return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def _undivided(values: Mapping[str, Any]) -> InputError:
+    """What of a request does not divide: the accelerators, else the heads."""
+    gpus, sizes = values.get("gpus"), {n: values[n] for n in ("tp", "pp", "dp") if n in values}
+    if gpus is not None and gpus % math.prod(sizes.values()):
+        near = near_multiples(gpus, *sizes.values())
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items())
+        return InputError(f"gpus {gpus} is not a multiple of {product}; nearest {near}")
+    return InputError("no tp and pp divide the heads and the GPUs; state --tp and --pp")
 
 
 TOGETHER = 8

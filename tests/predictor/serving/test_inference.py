@@ -295,7 +295,7 @@ def test_the_smallest_layout_that_holds_the_weights():
         ({"batch": 4, "concurrency": 4}, "not both"),
         ({"ep": 2}, "needs a mixture of experts"),
         ({"framework": "vlm"}, "did you mean 'vllm'"),
-        ({"gpus": 6, "tp": 4}, "no tp and pp"),
+        ({"gpus": 6, "tp": 4}, "gpus 6 is not a multiple of tp 4; nearest 4 and 8"),
         ({"tp": 8, "dp": 2, "batch": 1}, "fewer sequences than the 2 attention replicas"),
     ],
 )

@@ -144,8 +144,8 @@ def table(result: dict, baseline: dict[str, float]) -> str:
         fewer = result["n_predicted"] - sum(g["n"] for g in sure)
         lines += [
             "",
-            f"{fewer} of the rows are marked doubtful: B200s that their pages call power limited "
-            "without saying to what. No fit learns from them; without them the mean is "
+            f"{fewer} of the rows are marked doubtful: not of the machine that they name, as far "
+            "as anybody can know. No fit learns from them; without them the mean is "
             f"{theirs:.1%}, over {len(without)} sources.",
         ]
     return "\n".join(lines)

@@ -62,7 +62,7 @@ def kept_by(operators: Iterable[Operator], model: Model, plan: TrainingPlan) -> 
         cores=_units((o, o.count * o.saved) for o in layer if o.core),
         products=_units((o, o.count * o.saved) for o in layer if o.op == "gemm"),
         left=left,
-        start=next((o.saved for o in layer if o.op == "norm"), 0.0),
+        start=max(model.streams, 1) * next((o.saved for o in layer if o.op == "norm"), 0.0),
         ends={module: sum((o.saved for o in every if o.module == module), 0.0) for module in ENDS},
         adapters=_units((o, o.count * o.m * o.n) for o in lora),
         passing=_passing(layer, plan.recipe.activation),

@@ -1,5 +1,6 @@
 """What is computed: dimensions, parameter and FLOP counts, configuration files of others."""
 
+from predictor.models.attended import attended_keys
 from predictor.models.counts import experts_hit, keys_seen
 from predictor.models.encoder import around_layers, encoder, tower_parameters
 from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
@@ -19,6 +20,7 @@ __all__ = [
     "Quantization",
     "Tower",
     "around_layers",
+    "attended_keys",
     "encoder",
     "experts_hit",
     "from_config",

@@ -7,6 +7,7 @@ comparable with one that counts the same way.
 from __future__ import annotations
 
 from predictor.arrays import Numeric
+from predictor.models.attended import attended_keys
 from predictor.models.model import Model
 from predictor.models.repeated import repeated_share
 from predictor.records import dataclass
@@ -61,10 +62,20 @@ CONVENTIONS: dict[str, Convention] = {
 }
 
 
+def counted_keys(model: Model, seq_len: Numeric) -> Numeric:
+    """Keys of a token in the full matrix: all of a sequence, windows and masks aside; of those that
+    are chosen or compressed twice what a token sees on average, as a mask halves them."""
+    if not (model.is_sparse or model.is_compressed):
+        return seq_len
+    return 2.0 * attended_keys(model, seq_len, seq_len)
+
+
 def _parts(model: Model, seq_len: Numeric, convention: Convention) -> tuple[Numeric, Numeric]:
     """Forward FLOPs per token: (everything that full recomputation repeats, attention core)."""
-    width = sum(n * one.heads * (one.qk_dim + one.v_dim) for n, one in model.attention_kinds)
-    attention = 2.0 * width * seq_len * convention.attention
+    attention: Numeric = 0.0
+    for n, one in model.attention_kinds:
+        width = n * one.heads * (one.qk_dim + one.v_dim)
+        attention = attention + 2.0 * width * counted_keys(one, seq_len) * convention.attention
     if convention.weights == "all":
         return 2.0 * model.active_parameters + attention, attention
     return 2.0 * model.matrix_parameters(active=True) + attention, attention

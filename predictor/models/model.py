@@ -165,13 +165,9 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
         return self.mamba_layers > 0
 
     @property
-    def only_served(self) -> str:
-        """What of it is predicted while serving only, not in training; empty for nothing."""
-        if self.residual_block:
-            return "choice among sums of earlier layers is"
-        if self.is_compressed:
-            return "attention over compressed keys is"
-        return "attention over chosen keys is" if self.is_sparse else ""
+    def handed_width(self) -> int:
+        """Width of what a layer hands to the next: the residual stream, or all of them."""
+        return self.hidden * max(self.streams, 1)
 
     @property
     def attention_blocks(self) -> int:

@@ -44,6 +44,7 @@ other one (torchtitan's per-operator checkpointing); whole layers."""
 RECOMPUTE_MODULES = (
     "core_attn",
     "layernorm",
+    "mhc",
     "mla_up_proj",
     "mlp",
     "mlp_act",
@@ -213,6 +214,7 @@ class TrainingPlan:
     built_whole: bool = False
     clamps_apart: bool = False
     experts_looped: bool = False
+    index_loss: bool = False
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True

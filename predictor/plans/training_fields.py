@@ -31,6 +31,7 @@ from predictor.plans.fields import (
     image_fields,
     table,
 )
+from predictor.plans.kind_fields import FRAMEWORK, KIND_FIELDS, PASSES
 from predictor.plans.power_fields import POWER_FIELDS
 from predictor.plans.run_fields import RUN_FIELDS
 from predictor.plans.schedules import SCHEDULES
@@ -53,11 +54,10 @@ from predictor.plans.training import (
 from predictor.plans.words import RECIPE_WORDS, RECOMPUTE_WORDS, SHARDING_WORDS
 from predictor.precision import PRECISIONS
 
-PASSES, CHAINS = ("forward", "backward"), ("forward", "backward", "host", "memory")
+CHAINS = (*PASSES, "host", "memory")
 TOWERS = ("trained", "frozen")
 EASINGS = ("alike", "fits")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")
-FRAMEWORK = "as the framework does"
 FITS = "what fits and costs least, tp inside the node and no narrower than 2,048"
 
 _LINKS = ("communication", "optimizer")  # the norm of the gradients is summed over all ranks
@@ -426,16 +426,7 @@ _OVERLAP = (
         ("memory",), default=FRAMEWORK, reason="most build it without memory, or stage by stage",
         more="Its 16-bit weights alone, before the first step.",
     ),
-    PlanField(
-        "clamps_apart", SWITCH, "Experts' activations are clamped by kernels of their own.", PASSES,
-        default=FRAMEWORK, reason="Megatron Core's are, unless Transformer Engine fuses experts",
-        more="Of models that clamp (gpt-oss).",
-    ),
-    PlanField(
-        "experts_looped", SWITCH, "Experts run one after the other, in operators of their own.",
-        PASSES, default=FRAMEWORK, reason="HuggingFace's did until Transformers 5",
-        more="The host waits for each to learn how many tokens it has.",
-    ),
+    *KIND_FIELDS,
     PlanField(
         "vocab_parallel", SWITCH,
         "Tensor-parallel ranks divide embedding and logits.",

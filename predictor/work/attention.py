@@ -143,7 +143,7 @@ def read(at: WorkList, reading: Reading) -> None:
         picked = at.on(at.module, at.share * chosen)
         if model.is_latent:
             _through_latents(picked, reading.sequences * reading.query)
-        sparse.prompts(picked, reading.sequences, reading.query, reading.keys - reading.query)
+        sparse.prompts(picked, reading)
 
 
 def _expand(at: WorkList, reading: Reading) -> None:
@@ -175,5 +175,7 @@ def _through_latents(at: WorkList, rows: Numeric) -> None:
     """Queries of `rows` tokens to latents, and what attention returns back to values."""
     model = at.model
     heads, latent = model.heads / at.portion.tp, float(model.kv_lora_rank)
-    at.mixed("attention.absorb", rows, latent, float(model.qk_nope_head_dim), heads)
-    at.mixed("attention.expand", rows, float(model.v_dim), latent, heads)
+    each = float(model.qk_nope_head_dim)
+    saved = at.size * rows * heads * each
+    at.mixed("attention.absorb", rows, latent, each, heads, saved=saved, weights=True)
+    at.mixed("attention.expand", rows, float(model.v_dim), latent, heads, weights=True)

@@ -17,10 +17,10 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import SEPARATE, SHARDINGS, TrainingPlan, distinct_share
+from predictor.plans import SHARDINGS, TrainingPlan, distinct_share
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
-from predictor.work.cores import WINDOWED, kv_heads
+from predictor.work.context import context_parallel
 from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Collective, Group
 from predictor.work.recompute import comes_again, ends_early, region_repeats
@@ -139,9 +139,11 @@ def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
     attention, (narrow, _) = model.attention_share, _gathered(plan)
     if model.is_latent:  # the latents are gathered, in 16 bits, not the residual stream
         latent = (model.q_lora_rank or model.hidden) + model.kv_lora_rank + model.qk_rope_head_dim
-        found = [Region("layer", attention, "attention.kv_up", "attention.out", token * latent)]
+        enter = "attention.q_up" if model.is_sparse else "attention.kv_up"
+        found = [Region("layer", attention, enter, "attention.out", token * latent)]
     else:
-        found = [Region("layer", attention, "attention.qkv", "attention.out", whole, narrow)]
+        enter = "attention.down" if model.is_compressed else "attention.qkv"
+        found = [Region("layer", attention, enter, "attention.out", whole, narrow)]
     if model.is_hybrid:
         share = model.mamba_share
         found.append(Region("layer", share, "mamba.in", "mamba.out", whole, narrow))
@@ -312,74 +314,13 @@ def _ends(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
     ]
 
 
-def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
-    """What the ranks that split a sequence exchange for attention, by kind of attention block."""
-    kinds, blocks = model.attention_kinds, max(model.attention_blocks, 1)
-    if len(kinds) == 1:
-        return _exchanged(kinds[0][1], plan, model.attention_share)
-    return [
-        found
-        for n, one in kinds
-        for found in _exchanged(one, plan, model.attention_share * n / blocks)
-    ]
-
-
-def _exchanged(model: Model, plan: TrainingPlan, share: float) -> list[Collective]:
-    """The same of blocks that are alike.
-
-    A ring passes keys and values on behind the attention to those that are there; a gathering
-    fetches all of them first; Ulysses exchanges heads of queries, keys and values for tokens, and
-    the outcome back, by all-to-alls.
-    """
-    width = kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
-    query = model.heads / plan.tp * (model.qk_dim + model.v_dim)
-    token = plan.recipe.activation * plan.tokens
-    found: list[Collective] = []
-    if plan.attention in SEPARATE:
-        core, gradient = "attention.context", "attention.context.dgrad"
-    else:
-        core = "attention" if model.windowed_share < 1.0 else WINDOWED
-        gradient = f"{core}.bwd"
-    for phase, name, behind, volume in (
-        ("forward", "attention.exchange", core, 1.0),
-        ("recompute", "attention.exchange.again", f"{core}.again", 1.0),
-        ("backward", "attention.exchange.bwd", gradient, 2.0),
-    ):
-        again = region_repeats("attention", plan) if phase == "recompute" else 1.0
-        if again is None:
-            continue
-        count = again * share
-        if plan.cp_kind == "ring":
-            message, calls = volume * token * width, plan.cp - 1.0
-            found.append(
-                Collective(
-                    name=name,
-                    op="p2p",
-                    phase=phase,
-                    module="layer",
-                    group="cp",
-                    bytes=message,
-                    count=count,
-                    behind=behind,
-                    calls=calls,
-                )
-            )
-        elif plan.cp_kind == "ulysses":
-            message = token * (query + width)
-            found.append(Collective(name, "alltoall", phase, "layer", "cp", message, count))
-        else:
-            message = volume * token * width * plan.cp
-            found.append(Collective(name, "allgather", phase, "layer", "cp", message, count))
-    return found
-
-
 def step_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     """Collectives of one micro-batch inside a stage: tensor, context and expert parallelism."""
     whole = plan.recipe.activation * plan.tokens * float(model.hidden)
     return [
         *_tensor_parallel(model, plan, whole),
         *_ends(plan, whole),
-        *_context_parallel(model, plan),
+        *context_parallel(model, plan),
         *_expert_parallel(model, plan),
     ]
 
@@ -393,7 +334,7 @@ def pipeline_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     each: Numeric = plan.recipe.activation
     if not np.all(np.isnan(plan.handed_bytes)):
         each = np.where(np.isnan(plan.handed_bytes), each, plan.handed_bytes)
-    message = each * plan.tokens * float(model.hidden) / plan.tp
+    message = each * plan.tokens * float(model.handed_width) / plan.tp
     behind = "stage" if plan.p2p_overlap else ""
     crossing = np.where(plan.pp > 1, 1.0, 0.0)
     return [

@@ -7,14 +7,20 @@ to latent queries and the key in one product; norms, position encoding and the c
 one kernel; a compressor's projections kept in 32 bits until its tokens are complete; attention of
 prompts and of new tokens over gathered keys; the output rotated back, projected by groups of heads
 and then together.
+
+Training has no cache: compressed keys are summed in one kernel, of which gradients read and write
+as much again, and nothing is learned through a choice (`sparse`). Megatron Core's as of 2026
+(core/ops/attention/csa, formerly experimental_attention_variant/csa.py).
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model, keys_seen
+from predictor.models import Model, attended_keys
 from predictor.plans import KV_BYTES
 from predictor.work import sparse
 from predictor.work.cores import WINDOWED, Reading
@@ -83,79 +89,91 @@ def block(at: WorkList, reading: Reading | None) -> None:
     queries, width = model.heads / at.portion.tp, float(model.head_dim)
     rank = float(model.q_lora_rank)
     at.norm("attention.norm")
-    at.linear("attention.down", rank + width, h, adapted=False)
+    at.linear("attention.down", rank + width, h, saved=size * at.kept_rows * h, adapted=False)
     at.norm("attention.latent_norm", tokens, rank + width)
-    at.linear("attention.q_up", queries * width, rank)
-    at.stream("attention.rope", "elementwise", "rope", tokens, (queries + 1.0) * width, 2.0 * size)
+    at.linear("attention.q_up", queries * width, rank, saved=size * tokens * rank)
+    _rotated(at, "attention.rope", (queries + 1.0) * width)
     if model.compression:
         _compressor(at)
     if model.is_sparse:
         _indexer(at)
     if reading is not None:
         read(at, reading)
-    at.stream("attention.rotate_back", "elementwise", "rope", tokens, queries * width, 2.0 * size)
+    _rotated(at, "attention.rotate_back", queries * width)
+    _out_groups(at, queries * width)
     groups = np.maximum(model.out_groups / at.portion.tp, 1.0)
-    each = queries * width / groups
-    dtype = at.linear_dtype
-    at.product(
-        "attention.out_groups", "fwd", tokens, model.out_rank, each, dtype=dtype, batch=groups
-    )
-    at.linear("attention.out", h, groups * model.out_rank)
+    inner = groups * model.out_rank
+    at.linear("attention.out", h, inner, saved=size * tokens * inner)
     at.residual("attention.residual")
+
+
+def _rotated(at: WorkList, name: str, columns: Numeric) -> None:
+    """Position encoding, or its inverse, in place."""
+    moved = 2.0 * at.size
+    at.stream(
+        name, "elementwise", "rope", at.portion.tokens, columns, moved, backward=("rope", moved)
+    )
+
+
+def _out_groups(at: WorkList, width: Numeric) -> None:
+    """Each group of heads down to a few channels; `width` is that of all heads on a rank."""
+    tokens, rank, dtype = at.portion.tokens, float(at.model.out_rank), at.linear_dtype
+    groups = np.maximum(at.model.out_groups / at.portion.tp, 1.0)
+    name, each = "attention.out_groups", width / groups
+    saved = at.size * tokens * width
+    at.product(name, "fwd", tokens, rank, each, dtype=dtype, batch=groups, saved=saved)
+    if at.learning:
+        back = partial(at.product, phase="backward", dtype=dtype, batch=groups)
+        back(f"{name}.dgrad", "dgrad", tokens, each, rank)
+        if not at.learning.frozen:
+            back(f"{name}.wgrad", "wgrad", rank, each, tokens, out_bytes=4.0)
 
 
 def _compressor(at: WorkList) -> None:
     """Projections of every token, in 16 bits; written in 32 with a bias of its place, and summed
-    when a key is complete, by a softmax over each channel's weights."""
+    when a key is complete, by a softmax over each channel's weights. While there is a cache, what
+    is incomplete is kept beside it."""
     model, tokens = at.model, at.portion.tokens
     columns = float(model.compressor_width + model.index_compressor_width)
     at.linear("compress.in", columns, at.hidden, adapted=False, dtype=at.software.core)
-    at.stream("compress.keep", "elementwise", "copy", tokens, columns, 2.0 * WIDE)
-    at.stream("compress.sum", "elementwise", "other", tokens, columns, model.overlap * WIDE)
+    if at.software.cache:
+        at.stream("compress.keep", "elementwise", "copy", tokens, columns, 2.0 * WIDE)
+    each = model.overlap * (WIDE if at.software.cache else at.size)
+    at.stream(
+        "compress.sum",
+        "elementwise",
+        "other",
+        tokens,
+        columns,
+        each,
+        backward=("other", 2.0 * each),
+        saved=at.size * tokens * columns,
+    )
 
 
 def _indexer(at: WorkList) -> None:
-    """Index queries and a weight per head; position encoding and 8 bits in one kernel. Every rank
-    does all of it."""
+    """Index queries and a weight per head; position encoding and, while serving, 8 bits in one
+    kernel. Every rank does all of it."""
     model = at.model
     width = float(model.index_heads * model.index_head_dim)
-    at.linear("index.query", width, float(model.q_lora_rank), adapted=False)
-    at.linear("index.weights", float(model.index_heads), at.hidden, adapted=False,
-              dtype=at.software.core)  # fmt: skip
-    at.stream("index.rope", "elementwise", "rope", at.portion.tokens, width, at.size + 1.0)
+    sparse.project(at, "index.query", width, float(model.q_lora_rank))
+    sparse.project(at, "index.weights", float(model.index_heads), at.hidden, at.software.core)
+    sparse.rotated(at, "index.rope", "rope", width, at.size + (at.size if at.learning else 1.0))
 
 
 def read(at: WorkList, reading: Reading) -> None:
     """Attention over sequences: choice where there is one, and all keys that a token sees, of which
     each is its own, so that a thread block has one token."""
-    model, size = at.model, at.size
-    past = reading.keys - reading.query
+    model = at.model
     if model.is_sparse:
-        sparse.prompt_choice(at, reading.sequences, reading.query, past, model.compression)
-    seen = keys_seen(reading.query, reading.keys, 1.0, float(model.sliding_window))
-    if model.compression:
-        most = float(model.index_topk * model.compression) if model.is_sparse else np.inf
-        seen = seen + keys_seen(reading.query, reading.keys, 1.0, most) / model.compression
-    queries, d = model.heads / at.portion.tp, float(model.head_dim)
-    batch = reading.sequences * np.maximum(queries, sparse.LEAST_ROWS)
-    held = reading.keys + _compressed(model, reading.keys)
-    at.operators.append(
-        Operator(
-            name=_label(model),
-            op="attention_prefill",
-            variant="mla",
-            phase="forward",
-            module=at.module,
-            dtype=at.software.core,
-            m=reading.query,
-            n=_seen(model, reading.keys),
-            k=d,
-            batch=batch,
-            flop=4.0 * batch * reading.query * d * seen,
-            bytes=size * reading.sequences * d * (2.0 * reading.query * queries + held),
-            count=at.share,
-        )
-    )
+        sparse.prompt_choice(at, reading, model.compression)
+    queries, d = model.heads / at.portion.tp / reading.split, float(model.head_dim)
+    held = d * (reading.keys + _compressed(model, reading.keys))
+    sparse.attend(
+        at, reading, _label(model), "mla", np.maximum(queries, sparse.LEAST_ROWS), d, held, queries,
+        longest=_seen(model, reading.keys),
+        seen=attended_keys(model, sparse.asking(at, reading), reading.keys),
+    )  # fmt: skip
 
 
 def decode(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:
@@ -190,9 +208,26 @@ def streams(at: WorkList) -> None:
     """What a block reads of the residual streams and writes to them: its output is added to all,
     mixed; then all are multiplied by a narrow matrix, whose outcome says how they are summed for
     the next block (vllm/model_executor/kernels/mhc: `mhc_post`, `mhc_pre`). Every rank does all of
-    it on its rows."""
+    it on its rows. Gradients read the streams, too, beside their own, which they mix."""
     model, rows, h, n = at.model, at.portion.rows, at.hidden, float(at.model.streams)
-    at.stream("streams.mix", "elementwise", "add", rows, h, (2.0 * n + 1.0) * at.size, alone=True)
+    _streamed(at, "streams.mix", 2.0 * n + 1.0, 3.0 * n + 2.0, kept=n + 1.0)
     mixes = float(model.stream_mixes)
     at.linear("streams.project", mixes, n * h, rows=rows, adapted=False, dtype=at.software.core)
-    at.stream("streams.sum", "elementwise", "add", rows, h, (n + 1.0) * at.size, alone=True)
+    _streamed(at, "streams.sum", n + 1.0, 2.0 * n + 1.0, kept=0.0)
+
+
+def _streamed(at: WorkList, name: str, forward: float, backward: float, kept: float) -> None:
+    """A kernel over the residual streams: how often it moves as much as one of them, forward and
+    backward, and how much it keeps."""
+    rows, h, size = at.portion.rows, at.hidden, at.size
+    at.stream(
+        name,
+        "elementwise",
+        "add",
+        rows,
+        h,
+        forward * size,
+        alone=True,
+        backward=("add", backward * size),
+        saved=kept * size * rows * h,
+    )

@@ -124,7 +124,8 @@ def _chosen_residual(at: WorkList) -> None:
     """What a block reads: the embedding, the sums of the blocks of layers before, and the sum of
     its own so far, weighted by a query of its own (attention residuals of Kimi K3: moonshotai,
     configuration key `attn_res_block_size`; ggml-org/llama.cpp pull request 26185, 2026). Every
-    rank does all of it, in one kernel that reads each once."""
+    rank does all of it, in one kernel that reads each once. Gradients read them once more, and add
+    to the gradient of each."""
     each = at.model.residual_block
     layers = at.model.layers
     before = sum(layer // each for layer in range(layers)) / layers
@@ -136,6 +137,8 @@ def _chosen_residual(at: WorkList) -> None:
         at.hidden,
         (before + 3.0) * at.size,
         alone=True,
+        backward=("add", (3.0 * before + 7.0) * at.size),
+        saved=at.size * at.portion.rows * at.hidden,
     )
 
 

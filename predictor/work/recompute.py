@@ -16,7 +16,10 @@ from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.work.primitives import Operator
 
-BEHIND_NORMS = ("attention.qkv", "attention.q_down", "mlp.up", "moe.router", "mamba.in", "delta.in")
+BEHIND_NORMS = (
+    "attention.qkv", "attention.q_down", "attention.down", "mlp.up", "moe.router", "mamba.in",
+    "delta.in",
+)  # fmt: skip
 """Products whose input is what a norm put out."""
 
 ADDED = ("mlp.residual", "moe.residual")
@@ -67,6 +70,10 @@ PARTS: dict[str, Part] = {
     "layernorm": Part(
         lambda o: o.op == "norm",
         lambda o, _: float(o.name in BEHIND_NORMS),
+    ),
+    "mhc": Part(
+        lambda o: o.name.startswith("streams."),
+        lambda o, _: float(o.name.startswith("streams.")),
     ),
     "mla_up_proj": Part(
         lambda o: o.name in ("attention.q_up", "attention.kv_up", "attention.rope"),

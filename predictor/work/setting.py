@@ -119,6 +119,7 @@ class Learning:
     stored      bytes of a weight that is not trained; 0: as it is multiplied
     overwritten 1 where the loss writes its gradient over the logits, 0 where it is built from
                 kernels that keep more
+    index       whether what chooses keys learns
     """
 
     trained: str
@@ -129,6 +130,7 @@ class Learning:
     narrow: bool = True
     stored: float = 0.0
     overwritten: Numeric = 0.0
+    index: bool = False
 
     def trains(self, adapted: bool, qkv: bool) -> bool:
         """Whether something beside a product is trained that reads its input: its weights, or an

@@ -15,6 +15,12 @@ score of a block counts (vllm/models/minimax_m3 @ 0484480, 2026: common/indexer.
 
 DeepSeek-AI 2025 (DeepSeek-V3.2-Exp), section 2.1; kernels as in deepseek-ai/DeepGEMM (scores in
 8 bits) and deepseek-ai/FlashMLA (attention on the latents, prompts too).
+
+Training chooses in 16 bits, and nothing is learned through a choice: what is attended to has its
+gradient, scores once more and four products, as of other attention (cuDNN front end 1.24 to 1.28,
+sparse attention backward). The indexer learns, if at all, from a loss of its own (`Learning.index`;
+DeepSeek-AI 2025, eq. 4; Megatron Core, dsa.py @ d52a24ac5, whose indexer reads detached inputs):
+its scores of the chosen keys against what attention gives them, over all heads.
 """
 
 from __future__ import annotations
@@ -22,8 +28,8 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model, keys_seen
-from predictor.work.cores import kv_heads
+from predictor.models import Model, attended_keys, keys_seen
+from predictor.work.cores import Reading, kv_heads
 from predictor.work.primitives import Operator
 from predictor.work.worklist import WorkList
 
@@ -74,12 +80,37 @@ def projections(at: WorkList) -> None:
         return
     width = float(model.index_heads * model.index_head_dim)
     each = float(model.index_head_dim * (2 if model.index_pool else 1))
-    at.linear("index.query", width, float(model.q_lora_rank or h))
-    at.linear("index.key", each + model.index_heads, h)
+    project(at, "index.query", width, float(model.q_lora_rank or h))
+    project(at, "index.key", each + model.index_heads, h)
     both = width + model.index_head_dim
-    at.stream("index.rope", "elementwise", "rope", tokens, both, 2.0 * at.size)
-    at.stream("index.rotate", "elementwise", "other", tokens, both, 2.0 * at.size)
-    at.stream("index.narrow", "elementwise", "other", tokens, both, at.size + 1.0)
+    rotated(at, "index.rope", "rope", both, 2.0 * at.size)
+    rotated(at, "index.rotate", "other", both, 2.0 * at.size)
+    if not at.learning:
+        at.stream("index.narrow", "elementwise", "other", tokens, both, at.size + 1.0)
+
+
+def _learns(at: WorkList) -> bool:
+    """Whether what chooses keys learns."""
+    return at.learning is not None and at.learning.index
+
+
+def project(at: WorkList, name: str, columns: float, depth: float, dtype: str = "") -> None:
+    """A projection of an indexer: its input has no gradient, its weights where it learns."""
+    at.unlearned.linear(name, columns, depth, dtype=dtype)
+    if _learns(at):
+        at.product(
+            f"{name}.wgrad", "wgrad", columns, depth, at.portion.tokens, phase="backward",
+            dtype=dtype or at.linear_dtype, out_bytes=4.0,
+        )  # fmt: skip
+
+
+def rotated(at: WorkList, name: str, variant: str, columns: float, moved: float) -> None:
+    """Position encoding or rotation of index queries and keys, which are kept where they learn."""
+    tokens, place = at.portion.tokens, at if _learns(at) else at.unlearned
+    place.stream(
+        name, "elementwise", variant, tokens, columns, moved, backward=(variant, moved),
+        saved=at.size * tokens * columns if variant == "rope" else 0.0,
+    )  # fmt: skip
 
 
 def choice(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:
@@ -131,16 +162,16 @@ def _largest(at: WorkList, rows: Numeric, seen: Numeric) -> None:
     at.stream("index.choose", "softmax", "fwd", rows, seen * _scores(at), 8.0, alone=True)
 
 
-def prompt_choice(
-    at: WorkList, sequences: Numeric, query: Numeric, past: Numeric, ratio: float = 1.0
-) -> None:
-    """Scores of `query` new tokens of each of `sequences` prompts behind `past` cached ones, and
-    the largest of them. They are timed as the fused attention that they resemble: tiles of queries
-    and keys whose products stay in the processor.
+def prompt_choice(at: WorkList, reading: Reading, ratio: float = 1.0) -> None:
+    """Scores of the new tokens of sequences, and the largest of them. They are timed as the fused
+    attention that they resemble: tiles of queries and keys whose products stay in the processor.
 
     ratio   tokens that an index key stands for
     """
-    keys, before = (past + query) / ratio, (past + 0.5 * query) / ratio
+    learns = at.learning is not None
+    sequences, query = reading.sequences, reading.query
+    keys = reading.keys / ratio
+    before = (reading.seen if learns else reading.keys - 0.5 * query) / ratio
     heads, width = sequences * heads_of(at), float(at.model.index_head_dim)
     # One product instead of the two of attention: half the head size.
     scores = Operator(
@@ -149,7 +180,7 @@ def prompt_choice(
         variant="flash",
         phase="forward",
         module=at.module,
-        dtype=at.software.core if at.model.index_block else SCORED,
+        dtype=at.software.core if at.model.index_block or learns else SCORED,
         m=query,
         n=keys,
         k=0.5 * width,
@@ -160,46 +191,134 @@ def prompt_choice(
     )
     at.operators.append(scores)
     _largest(at, sequences * query, before)
+    if _learns(at):
+        _taught(at, reading, ratio)
 
 
-def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> None:
-    """Choice and attention of `query` new tokens of each of `sequences` prompts behind `past`
-    cached ones, where there are more than `index_topk` tokens; on the latents, as while decoding,
-    where there are any. Blocks of keys are each met by all queries that chose them, so that rows of
-    the matrix unit fill up."""
+def _taught(at: WorkList, reading: Reading, ratio: float) -> None:
+    """Scores of attention over the chosen keys once more, for what the indexer is to learn; both
+    scores' softmax and their divergence, in 32 bits; the indexer's scores once more and the two
+    products of their gradient (cuDNN front end 1.24 to 1.28: score recompute, indexer backward)."""
     model, size = at.model, at.size
-    keys = past + query
+    sequences, query, most = reading.sequences, reading.query, float(model.index_topk)
+    longest = np.minimum(reading.keys / ratio, most)
+    seen = keys_seen(reading.keys, reading.keys, 1.0, most * ratio) / ratio
+    if model.is_latent:
+        wide = float(model.kv_lora_rank + model.qk_rope_head_dim)
+    else:
+        wide = float(model.qk_dim)
+    queries = np.maximum(model.heads / at.portion.tp, LEAST_ROWS)
+    chooser = float(model.index_head_dim)
+    for name, op, heads, width, products, phase in (
+        ("index.target", "attention_prefill", queries, wide, 1.0, "forward"),
+        ("index.scores.bwd", "attention_backward", heads_of(at), chooser, 3.0, "backward"),
+    ):
+        batch = sequences * heads
+        moved = size * width * (query * batch + sequences * reading.keys / ratio)
+        at.operators.append(
+            Operator(
+                name=name,
+                op=op,
+                variant="mla",
+                phase=phase,
+                module=at.module,
+                dtype=at.software.core,
+                m=query,
+                n=longest,
+                k=0.5 * width,
+                batch=batch,
+                flop=products * 2.0 * batch * query * width * seen,
+                bytes=products * (moved + 4.0 * sequences * query * seen),
+                count=at.share,
+            )
+        )
+    at.stream("index.loss", "softmax", "fwd", sequences * query, seen, 16.0, alone=True)
+
+
+def asking(at: WorkList, reading: Reading) -> Numeric:
+    """Tokens, the last of a sequence, whose mean tells what a rank's own see: ranks that divide a
+    sequence while they learn have places from all of it."""
+    return reading.keys if at.learning else reading.query
+
+
+def prompts(at: WorkList, reading: Reading) -> None:
+    """Choice and attention of the new tokens of sequences of more than `index_topk` tokens; on the
+    latents, as while decoding, where there are any. Blocks of keys are each met by all queries that
+    chose them, so that rows of the matrix unit fill up."""
+    model = at.model
     if model.chooses:
-        prompt_choice(at, sequences, query, past, pooled(model))
-    queries = model.heads / at.portion.tp
-    seen = keys_seen(query, keys, 1.0, float(model.index_topk))
+        prompt_choice(at, reading, pooled(model))
+    queries = model.heads / at.portion.tp / reading.split
+    rows: Numeric = queries
     held: Numeric
     if model.is_latent:
         latent = float(model.kv_lora_rank)
         stored = latent + model.qk_rope_head_dim
         d, held = 0.5 * (stored + latent), stored
-        batch, variant = sequences * np.maximum(queries, LEAST_ROWS), "mla"
+        rows, variant = np.maximum(queries, LEAST_ROWS), "mla"
     else:
         d = 0.5 * (model.qk_dim + model.v_dim)
         held = 2.0 * d * kv_heads(model, at.portion.tp)
-        batch, variant = sequences * queries, "flash"
-    at.operators.append(
-        Operator(
-            name="attention.chosen",
-            op="attention_prefill",
-            variant=variant,
-            phase="forward",
-            module=at.module,
-            dtype=at.software.core,
-            m=query,
-            n=np.minimum(keys, float(model.index_topk)),
-            k=d,
-            batch=batch,
-            flop=4.0 * batch * query * d * seen,
-            bytes=size * sequences * (query * queries * 2.0 * d + keys * held),
-            count=at.share,
+        variant = "flash"
+    most = float(model.index_topk)
+    attend(
+        at, reading, "attention.chosen", variant, rows, d, held * reading.keys, queries,
+        longest=np.minimum(reading.keys, most),
+        seen=attended_keys(model, asking(at, reading), reading.keys),
+    )  # fmt: skip
+
+
+def attend(
+    at: WorkList,
+    reading: Reading,
+    name: str,
+    variant: str,
+    rows: Numeric,
+    d: float,
+    held: Numeric,
+    queries: Numeric,
+    *,
+    longest: Numeric,
+    seen: Numeric,
+) -> None:
+    """Attention of new tokens over keys of their own choice, and its gradients; kept are queries
+    and outcome, the keys' rows that they are told by, and which were chosen.
+
+    rows     of the matrix unit that a token's heads take
+    d        mean of the widths of a key and of its values
+    held     elements of keys and values of a sequence
+    queries  heads of a token
+    longest, seen  keys of a token, at most and on average
+    """
+    sequences, query, size = reading.sequences, reading.query, at.size
+    batch = sequences * rows
+    flop = 4.0 * batch * query * d * seen
+    moved = size * sequences * (query * queries * 2.0 * d + held)
+    saved = moved + sequences * query * 4.0 * (queries + longest)
+    parts = [("", "attention_prefill", "forward", flop, moved, saved)]
+    if at.learning:  # gradients of keys are added up in 32 bits
+        back = 2.0 * moved + 8.0 * sequences * held
+        parts.append((".bwd", "attention_backward", "backward", 2.5 * flop, back, 0.0))
+    for suffix, op, phase, work, traffic, kept in parts:
+        at.operators.append(
+            Operator(
+                name=f"{name}{suffix}",
+                op=op,
+                variant=variant,
+                phase=phase,
+                module=at.module,
+                dtype=at.software.core,
+                m=query,
+                n=longest,
+                k=d,
+                batch=batch,
+                flop=work,
+                bytes=traffic,
+                count=at.share,
+                saved=at.kept(kept),
+                core=True,
+            )
         )
-    )
 
 
 def longer(model: Model, keys: Numeric) -> Numeric:

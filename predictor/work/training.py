@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import FROZEN_BYTES, SHARDINGS, TrainingPlan
 from predictor.records import replace
@@ -72,6 +71,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         logits=plan.logit_bytes * (1.0 if plan.vocab_parallel else plan.tp),
         narrow=plan.saves_narrow,
         overwritten=np.where(np.asarray(plan.logit_bytes) <= recipe.activation, 1.0, 0.0),
+        index=plan.index_loss and not plan.frozen,
         stored=FROZEN_BYTES[plan.frozen_precision] if plan.frozen else 0.0,
     )
     return WorkList(model, software, portion, learning)
@@ -132,14 +132,8 @@ def step_operators(model: Model, plan: TrainingPlan) -> list[Operator]:
 
     plan   one plan or a batch.
 
-    `blocks.blocks` says how many of each module a stage has. Raises InputError for a model that is
-    known while serving only.
+    `blocks.blocks` says how many of each module a stage has.
     """
-    if model.only_served:
-        raise InputError(
-            f"training of {model.name} is not predicted yet: its {model.only_served} known while "
-            "serving only"
-        )
     at = training_list(model, plan)
     layer_blocks(at, mean_layer(model), training_reading(model, plan))
     _recomputation(at, plan)

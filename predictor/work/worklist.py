@@ -64,6 +64,11 @@ class WorkList:
         return self if model is self.model else replace(self, model=model)
 
     @property
+    def unlearned(self) -> WorkList:
+        """The same place for what has no gradient, whatever else learns."""
+        return replace(self, learning=None)
+
+    @property
     def size(self) -> float:
         """Bytes of an activation element."""
         return self.software.size
@@ -479,13 +484,17 @@ class WorkList:
         batch: Numeric,
         *,
         repeated: bool = False,
+        saved: Numeric = 0.0,
+        weights: bool = False,
     ) -> None:
-        """A product of two activations, and its gradients; `repeated` where its outcome is not kept
-        and the backward pass computes it once more."""
-        self.product(name, "bmm", m, n, k, batch=batch)
+        """A product of two activations, or (`weights`) of one with a matrix for each of the batch,
+        and its gradients; `repeated` where its outcome is not kept and the backward pass computes
+        it once more."""
+        self.product(name, "bmm", m, n, k, batch=batch, saved=saved)
         if not self.learning:
             return
         if repeated:
             self.product(f"{name}.repeat", "bmm", m, n, k, batch=batch, phase="backward")
         self.product(f"{name}.dgrad", "bmm_bwd", m, k, n, batch=batch, phase="backward")
-        self.product(f"{name}.wgrad", "bmm_bwd", n, k, m, batch=batch, phase="backward")
+        if not (weights and self.learning.frozen):
+            self.product(f"{name}.wgrad", "bmm_bwd", n, k, m, batch=batch, phase="backward")

@@ -156,11 +156,10 @@ def test_the_weights_of_the_list_are_the_parameters_of_the_model(name: str) -> N
         elif one.op == "gemm" and one.variant == "fwd":
             found += float(one.n * one.k * one.count)
     assert found == pytest.approx(expected, rel=1e-9)
-    if not model.only_served:
-        forward = [o for o in step_operators(model, trained) if o.phase == "forward"]
-        products = [o for o in forward if o.op == "gemm" and o.variant == "fwd"]
-        held = sum(float(o.n * o.k * o.batch * o.count) * blocks(model, o) for o in products)
-        assert held == pytest.approx(expected, rel=1e-9)
+    forward = [o for o in step_operators(model, trained) if o.phase == "forward"]
+    products = [o for o in forward if o.op == "gemm" and o.variant == "fwd"]
+    held = sum(float(o.n * o.k * o.batch * o.count) * blocks(model, o) for o in products)
+    assert held == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -16,7 +16,6 @@ from predictor.serving.kernels import BLOCK_RATE
 from predictor.serving.passes import decode_cores, prefill_cores
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing.calibration import RunParameters
-from predictor.training.prediction import TrainingPlan
 from predictor.work.serving import (
     decode_attention,
     kv_token_bytes,
@@ -25,7 +24,6 @@ from predictor.work.serving import (
     prefill_attention,
     state_bytes,
 )
-from predictor.work.training import step_operators
 from tests.predictor.work.served import CALIBRATION, CLUSTER, named, plan
 
 QWEN = catalog.model("qwen3.5-397b-a17b")
@@ -189,15 +187,6 @@ def test_ranks_share_out_whole_key_heads() -> None:
         complete_serving(spec, CALIBRATION.run)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3.2", "glm-5"])
-def test_training_is_refused(name: str) -> None:
-    own = TrainingPlan(tp=8.0, pp=1.0, dp=1.0, micro_batch=1.0, global_batch=8.0, seq_len=2048.0)
-    with pytest.raises(
-        InputError, match=f"training of {name} is not predicted yet: its attention over chosen"
-    ):
-        step_operators(catalog.model(name), own)
-
-
 @pytest.mark.parametrize("name", ["kimi-linear-48b-a3b", "kimi-k3"])
 def test_decays_by_channel_go_through_few_channels(name: str) -> None:
     """Products of a token, by hand; every rank has the narrow side whole."""
@@ -227,6 +216,3 @@ def test_each_block_of_k3_reads_the_sums_before_it() -> None:
     found = named(layer_operators(model, plan(tp=4.0), 1.0))["residual.choose"]
     assert found.count == 2 * 93
     assert found.bytes == pytest.approx(((12 * 21 + 9 * 7) / 93 + 3) * 7168 * 2)
-    with pytest.raises(InputError, match="sums of earlier layers is known while serving only"):
-        step_operators(model, TrainingPlan(tp=1.0, pp=1.0, dp=1.0, micro_batch=1.0,
-                                           global_batch=1.0, seq_len=64.0))  # fmt: skip

@@ -63,7 +63,7 @@ SAYABLE = [
     for name in catalog.rows("models")
     if (m := catalog.model(name)).positions != "alibi"
     and not m.is_hybrid
-    and not m.only_served
+    and not (m.is_sparse or m.is_compressed or m.residual_block)
     and not m.delta_layers
     and len(m.attention_kinds) == 1
     and not (m.conv_layers or m.output_gate or m.head_gate)

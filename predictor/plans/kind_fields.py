@@ -1,0 +1,29 @@
+"""What a request may state of parts that some kinds of models alone have."""
+
+from __future__ import annotations
+
+from predictor.plans.fields import SWITCH, PlanField
+
+PASSES = ("forward", "backward")
+FRAMEWORK = "as the framework does"
+
+KIND_FIELDS = (
+    PlanField(
+        "clamps_apart", SWITCH, "Experts' activations are clamped by kernels of their own.", PASSES,
+        default=FRAMEWORK, reason="Megatron Core's are, unless Transformer Engine fuses experts",
+        more="Of models that clamp (gpt-oss).",
+    ),
+    PlanField(
+        "experts_looped", SWITCH, "Experts run one after the other, in operators of their own.",
+        PASSES, default=FRAMEWORK, reason="HuggingFace's did until Transformers 5",
+        more="The host waits for each to learn how many tokens it has.",
+    ),
+    PlanField(
+        "index_loss", SWITCH, "What chooses keys learns from the attention to those it chose.",
+        (*PASSES, "memory"), default=FRAMEWORK,
+        reason="nothing else teaches it, and fine-tuning leaves it as it is",
+        more="Of models that choose keys (DeepSeek-V3.2, GLM-5, DeepSeek-V4): scores of attention "
+        "and indexer over the chosen keys once more, their divergence, and its gradients.",
+    ),
+)  # fmt: skip
+"""Clamps and loops of experts, and how an indexer learns."""

@@ -377,10 +377,8 @@ def _numbers(values: Mapping[str, Any], cluster: Cluster) -> list[Default]:
 def _interleaved(model: Model, values: Mapping[str, Any], habits: Habits) -> list[Default]:
     folds = habits.settings.get("vpp") == INTERLEAVED and "schedule" not in values
     rule = f"default of {habits.label}: up to {CHUNKS} chunks of layers on a device"
-    return [
-        Default("vpp", chunks(model, values) if folds else 1, rule, when=folds),
-        Default("vpp", 1, "no interleaving unless asked for"),
-    ]
+    folded = [Default("vpp", chunks(model, values), rule)] if folds else []
+    return [*folded, Default("vpp", 1, "no interleaving unless asked for")]
 
 
 def _at_once(

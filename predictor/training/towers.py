@@ -74,7 +74,6 @@ def _plan(model: Model, plan: TrainingPlan, seen: Seen) -> TrainingPlan:
     return replace(
         plan,
         tp=plan.tp if divides else 1.0,
-        sequence_parallel=plan.sequence_parallel if divides else 0.0,
         cp=1.0,
         dp=replicas,
         pp=np.maximum(plan.pp, 3.0),  # that there be inner stages, which have layers alone

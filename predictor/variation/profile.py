@@ -158,7 +158,7 @@ def _table(share: float, least: float, scale: float) -> tuple[Array, Array]:
     top = least + scale * (np.log(max(share, 1e-12) * n[-1]) + 12.0)
     for spread in SPREADS:
         near = np.linspace(-8.0, 8.0, 240) * max(spread, 1e-9)
-        far = np.linspace(near[-1], max(top, near[-1] * 1.01), 360)[1:]
+        far = np.linspace(near[-1], max(top, near[-1]), 360)[1:]
         x = np.concatenate([near, far])
         tail = slower_than(x, spread, of)
         above = -np.expm1(n[:, None] * np.log1p(-np.minimum(tail, 1.0 - 1e-16)))

@@ -145,6 +145,13 @@ CASES: list[tuple[dict[str, Any], str | None]] = [
     ({**INDEX, "index_block": 4, "whole_layers": 12}, None),
     ({**INDEX, "index_block": 4, "whole_layers": 13}, "13 layers that choose, pool or see all"),
     ({**V4, "out_groups": 4}, "out_groups 4 does not divide 6 heads"),
+    ({**INDEX, **LATENT, "sharing_layers": 11}, None),
+    ({**INDEX, **LATENT, "sharing_layers": 12}, "sharing_layers 12 leave no layer that chooses"),
+    ({**INDEX, **LATENT, **RULE, "delta_layers": 4, "sharing_layers": 7}, None),
+    (
+        {**INDEX, **LATENT, **RULE, "delta_layers": 4, "sharing_layers": 8},
+        "sharing_layers 8 leave no layer that chooses",
+    ),
     ({"borrowing_layers": 11}, None),
     ({"borrowing_layers": 12}, "borrowing_layers 12 leave none of the 12 layers keys"),
     ({**LATENT, "borrowing_layers": 2}, "layers of several heads beside latent attention"),

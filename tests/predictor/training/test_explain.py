@@ -112,6 +112,7 @@ def test_small_models_wait_for_the_host() -> None:
     left = float(predict(asked.model, asked.cluster, asked.plan, free).step_time)
     assert best.saves == pytest.approx(why.step_time - left), "all of it"
     assert why.grounds[0].name == "host time"
+    assert why.grounds[0].points == 0  # of whole runs, not of kernels that were timed
 
 
 def test_an_uncalibrated_step_rests_on_nothing_measured() -> None:

@@ -21,7 +21,7 @@ KIND_FIELDS = (
     PlanField(
         "index_loss", SWITCH, "What chooses keys learns from the attention to those it chose.",
         (*PASSES, "memory"), default=FRAMEWORK,
-        reason="nothing else teaches it, and fine-tuning leaves it as it is",
+        reason="it learns where a recipe has it learn",
         more="Of models that choose keys (DeepSeek-V3.2, GLM-5, DeepSeek-V4): scores of attention "
         "and indexer over the chosen keys once more, their divergence, and its gradients.",
     ),

@@ -1,5 +1,6 @@
 """Rebuild `data/software/recipes.csv`: what published training recipes set, by release, model,
-accelerator and precision, from the shared table of facts about software.
+accelerator and precision, from the shared table of facts about software, and from what was read
+beside it (`data/software/recipes_read.csv`), which holds where both say something.
 
     python tools/curate_software.py ../shared [--out data]
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -156,6 +157,18 @@ COLUMNS = (
 )  # fmt: skip
 
 
+SAID = slice(len(COLUMNS) - 2)
+"""Columns that say whose setting it is, and of which field: all but its value and source."""
+
+
+def joined(found: Iterable[list[str]], beside: Path) -> list[tuple[str, ...]]:
+    """Rows of the table and those that were read beside it, in order."""
+    with beside.open(newline="", encoding="utf-8") as stream:
+        read = {tuple(row) for row in csv.reader(stream)} - {COLUMNS}
+    told = {row[SAID] for row in read}
+    return sorted(read | {tuple(row) for row in found if tuple(row[SAID]) not in told})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shared", type=Path)
@@ -168,7 +181,7 @@ def main() -> None:
     with fresh.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(sorted({tuple(row) for row in rows(table)}))
+        writer.writerows(joined(rows(table), DATA / "software" / "recipes_read.csv"))
     fresh.replace(path)
 
 

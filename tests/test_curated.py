@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from predictor import catalog
-from tools import curate
+from tools import curate, curate_software
 
 
 @pytest.mark.parametrize("make", [curate.accelerators, curate.systems, curate.models])
@@ -18,3 +19,13 @@ def test_a_catalog_is_what_its_command_writes(
     name = f"{make.__name__}.csv"
     make(shared, tmp_path)
     assert (tmp_path / name).read_text() == (catalog.data_dir() / name).read_text()
+
+
+def test_recipes_are_what_their_command_writes(shared: Path) -> None:
+    """Facts of the shared table, and those that were read beside it."""
+    folder = catalog.data_dir() / "software"
+    with (folder / "recipes.csv").open(newline="", encoding="utf-8") as stream:
+        _, *every = csv.reader(stream)
+    table = shared / "reference" / "software" / "training_software.csv"
+    made = curate_software.joined(curate_software.rows(table), folder / "recipes_read.csv")
+    assert [tuple(row) for row in every] == made

@@ -9,8 +9,9 @@ prompts and of new tokens over gathered keys; the output rotated back, projected
 and then together.
 
 Training has no cache: compressed keys are summed in one kernel, of which gradients read and write
-as much again, and nothing is learned through a choice (`sparse`). Megatron Core's as of 2026
-(core/ops/attention/csa, formerly experimental_attention_variant/csa.py).
+as much again, and nothing is learned through a choice (`sparse`). Norms of queries head by head are
+kernels of their own, and groups of heads are projected in 16 bits (Megatron Core, experimental_
+attention_variant/deepseek_v4_hybrid_attention.py @ caeff8c80: `_q_rms_norm`, an einsum).
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ def block(at: WorkList, reading: Reading | None) -> None:
     at.linear("attention.down", rank + width, h, saved=size * at.kept_rows * h, adapted=False)
     at.norm("attention.latent_norm", tokens, rank + width)
     at.linear("attention.q_up", queries * width, rank, saved=size * tokens * rank)
+    if not at.software.cache:
+        at.norm("attention.query_norm", tokens * queries, width)
     _rotated(at, "attention.rope", (queries + 1.0) * width)
     if model.compression:
         _compressor(at)
@@ -117,7 +120,8 @@ def _rotated(at: WorkList, name: str, columns: Numeric) -> None:
 
 def _out_groups(at: WorkList, width: Numeric) -> None:
     """Each group of heads down to a few channels; `width` is that of all heads on a rank."""
-    tokens, rank, dtype = at.portion.tokens, float(at.model.out_rank), at.linear_dtype
+    tokens, rank = at.portion.tokens, float(at.model.out_rank)
+    dtype = at.linear_dtype if at.software.cache else at.software.core
     groups = np.maximum(at.model.out_groups / at.portion.tp, 1.0)
     name, each = "attention.out_groups", width / groups
     saved = at.size * tokens * width
@@ -208,12 +212,18 @@ def streams(at: WorkList) -> None:
     """What a block reads of the residual streams and writes to them: its output is added to all,
     mixed; then all are multiplied by a narrow matrix, whose outcome says how they are summed for
     the next block (vllm/model_executor/kernels/mhc: `mhc_post`, `mhc_pre`). Every rank does all of
-    it on its rows. Gradients read the streams, too, beside their own, which they mix."""
+    it on its rows. Gradients read the streams, too, beside their own, which they mix; those of all
+    three are added up by two kernels, which read two and write one (autograd)."""
     model, rows, h, n = at.model, at.portion.rows, at.hidden, float(at.model.streams)
     _streamed(at, "streams.mix", 2.0 * n + 1.0, 3.0 * n + 2.0, kept=n + 1.0)
     mixes = float(model.stream_mixes)
     at.linear("streams.project", mixes, n * h, rows=rows, adapted=False, dtype=at.software.core)
     _streamed(at, "streams.sum", n + 1.0, 2.0 * n + 1.0, kept=0.0)
+    if at.learning:
+        at.stream(
+            "streams.gradients", "elementwise", "add", rows, h, 6.0 * n * at.size,
+            phase="backward", alone=True, kernels=(2.0, 1.0),
+        )  # fmt: skip
 
 
 def _streamed(at: WorkList, name: str, forward: float, backward: float, kept: float) -> None:

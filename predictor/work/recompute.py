@@ -59,6 +59,9 @@ def _queries_keys_values(operator: Operator, model: Model) -> float:
     return (2.0 * model.qk_dim + model.v_dim) / (2.0 * model.qk_dim + 2.0 * model.v_dim)
 
 
+UP = ("attention.q_up", "attention.kv_up", "attention.query_norm", "attention.rope")
+"""What follows the latents, up to attention."""
+
 SHARED = ("shared.up", "shared.activation", "shared.down")
 
 PARTS: dict[str, Part] = {
@@ -76,7 +79,7 @@ PARTS: dict[str, Part] = {
         lambda o, _: float(o.name.startswith("streams.")),
     ),
     "mla_up_proj": Part(
-        lambda o: o.name in ("attention.q_up", "attention.kv_up", "attention.rope"),
+        lambda o: o.name in UP,
         _queries_keys_values,
     ),
     "mlp": Part(

@@ -166,6 +166,13 @@ def test_every_matrix_of_compressed_attention_has_its_gradients() -> None:
         label = f"attention.{name}"
         for step in ("dgrad", "wgrad"):
             assert work(found, f"{label}.{step}") == pytest.approx(work(found, label)), name
+    norm, back = found["attention.query_norm"][0], found["attention.query_norm.bwd"][0]
+    assert (norm.m, norm.n) == (64 * LENGTH, 512)
+    assert norm.bytes == pytest.approx(4 * 64 * 512 * LENGTH)
+    assert back.bytes == pytest.approx(6 * 64 * 512 * LENGTH)
+    narrow = listed(V4, precision="mxfp8")
+    assert {o.dtype for o in narrow["attention.out"]} == {"mxfp8"}
+    assert {o.dtype for o in narrow["attention.out_groups.wgrad"]} == {"bf16"}
     assert work(found, "compress.in.wgrad") == pytest.approx(work(found, "compress.in"))
     frozen = listed(V4, trained="lora")
     assert "attention.out_groups.wgrad" not in frozen
@@ -184,6 +191,9 @@ def test_streams_by_hand() -> None:
     assert back.bytes == pytest.approx((4 + 4 + 1 + 4 + 1) * vector)
     assert mix.saved == pytest.approx(5 * vector)
     assert mix.count == back.count == 2.0
+    (added,) = found["streams.gradients"]
+    assert added.bytes == pytest.approx(2 * 3 * 4 * vector)  # of mix, projection and sum
+    assert added.kernels == 2.0
     plain, again = made(), made(recompute="selective", recompute_modules="mhc")
     (both, less) = (kept_by(step_operators(V4, plan), V4, plan) for plan in (plain, again))
     assert both.whole["layer"] - less.left["layer"] == pytest.approx(2 * 5 * vector)

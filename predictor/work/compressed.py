@@ -174,10 +174,17 @@ def read(at: WorkList, reading: Reading) -> None:
     queries, d = model.heads / at.portion.tp / reading.split, float(model.head_dim)
     held = d * (reading.keys + _compressed(model, reading.keys))
     sparse.attend(
-        at, reading, _label(model), "mla", np.maximum(queries, sparse.LEAST_ROWS), d, held, queries,
+        at,
+        reading,
+        _label(model),
+        variant="mla",
+        rows=np.maximum(queries, sparse.LEAST_ROWS),
+        d=d,
+        held=held,
+        queries=queries,
         longest=_seen(model, reading.keys),
         seen=attended_keys(model, sparse.asking(at, reading), reading.keys),
-    )  # fmt: skip
+    )
 
 
 def decode(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:

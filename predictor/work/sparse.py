@@ -262,22 +262,29 @@ def prompts(at: WorkList, reading: Reading) -> None:
         variant = "flash"
     most = float(model.index_topk)
     attend(
-        at, reading, "attention.chosen", variant, rows, d, held * reading.keys, queries,
+        at,
+        reading,
+        "attention.chosen",
+        variant=variant,
+        rows=rows,
+        d=d,
+        held=held * reading.keys,
+        queries=queries,
         longest=np.minimum(reading.keys, most),
         seen=attended_keys(model, asking(at, reading), reading.keys),
-    )  # fmt: skip
+    )
 
 
 def attend(
     at: WorkList,
     reading: Reading,
     name: str,
+    *,
     variant: str,
     rows: Numeric,
     d: float,
     held: Numeric,
     queries: Numeric,
-    *,
     longest: Numeric,
     seen: Numeric,
 ) -> None:

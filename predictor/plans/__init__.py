@@ -83,7 +83,7 @@ from predictor.plans.serving import (
     runnable,
 )
 from predictor.plans.serving_fields import SERVING_DERIVED, SERVING_FIELDS
-from predictor.plans.serving_rules import serving_rules
+from predictor.plans.serving_rules import PADS_HEADS, serving_rules
 from predictor.plans.training import (
     ATTENTIONS,
     CATEGORY_FIELDS,
@@ -152,6 +152,7 @@ __all__ = [
     "OFFLOADS",
     "ORDER",
     "PACKINGS",
+    "PADS_HEADS",
     "PIPELININGS",
     "PLACEMENTS",
     "PLAIN",

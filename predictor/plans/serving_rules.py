@@ -8,9 +8,16 @@ from predictor.models import Model
 from predictor.plans.rules import Rule, near_divisors, not_multiple, whole_rules
 from predictor.plans.serving import ServingPlan
 
+PADS_HEADS = ("AWS",)
+"""Makers whose software fills heads up to a multiple of the ranks that divide them
+(neuronx-distributed API guide, `pad_model`: "Padding Tensor-Parallel Layers")."""
 
-def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
-    """Every law with the plans that break it; arrays in, arrays out."""
+
+def serving_rules(plan: ServingPlan, model: Model, vendor: str = "") -> list[Rule]:
+    """Every law with the plans that break it; arrays in, arrays out.
+
+    vendor   of the accelerators
+    """
     whole = ("tp", "pp", "dp", "ep", "input_len", "output_len", "chunk", "max_batch")
     found = whole_rules(plan, whole)
     found += [
@@ -21,7 +28,7 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             ("batch",),
         ),
         Rule(
-            not_multiple(model.heads, plan.tp),
+            not_multiple(model.heads, plan.tp) & (vendor not in PADS_HEADS),
             f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
             ("tp",),
             near_divisors(model.heads),

@@ -353,7 +353,7 @@ def _host(plan: ServingPlan, cluster: Cluster, values: Mapping[str, Any]) -> lis
 def _lawful(plan: ServingPlan, values: Mapping[str, Any], model: Model, cluster: Cluster) -> None:
     """Raises InputError for a plan that breaks a law."""
     _consistent(plan, values)
-    enforce(serving_rules(plan, model), plan)
+    enforce(serving_rules(plan, model, cluster.accelerator.vendor), plan)
     enforce_host(model, plan)
     _reachable(plan, cluster)
 

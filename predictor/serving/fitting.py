@@ -13,7 +13,13 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
-from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan, near_multiples
+from predictor.plans import (
+    PADS_HEADS,
+    SERVING_CATEGORIES,
+    SERVING_NUMBERS,
+    ServingPlan,
+    near_multiples,
+)
 from predictor.records import dataclass
 from predictor.serving.offload import hosts_memory
 from predictor.timing import RunParameters
@@ -73,8 +79,10 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
     """
     model, cluster, values = draft.model, draft.cluster, draft.values
     node = scale_up(cluster)
-    powers = [2**i for i in range(8) if 2**i <= node and model.heads % 2**i == 0]
-    tps = [int(values["tp"])] if "tp" in values else powers
+    widths = [2**i for i in range(8) if 2**i <= node and model.heads % 2**i == 0]
+    if cluster.accelerator.vendor in PADS_HEADS and 0 < values.get("gpus", 0) <= node:
+        widths = sorted({*widths, values["gpus"]})
+    tps = [int(values["tp"])] if "tp" in values else widths
     pps = [int(values["pp"])] if "pp" in values else [1, 2, 4, 8, 16]
     if "tp" not in values and {"gpus", "pp", "dp"} <= values.keys():
         rest, over = divmod(values["gpus"] - read_apart(values), values["pp"] * values["dp"])

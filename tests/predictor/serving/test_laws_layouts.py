@@ -50,6 +50,21 @@ def test_ranks_are_what_stated_stages_and_replicas_leave_whatever_they_divide() 
     assert possible(gpus=14, pp=1, dp=2, prefill_workers=2) == [(6, 1)]
 
 
+@pytest.mark.parametrize("gpus", [6, 12])
+def test_neuron_fills_heads_up_to_what_ranks_divide(gpus: int) -> None:
+    """32 heads on twelve chips of one host, stated or not; of other makers neither is a plan."""
+    asked = {"model": "llama3-8b", "gpus": gpus, "input_len": 128, "output_len": 16}
+    for stated in ({}, {"tp": gpus}):
+        for system, lawful in (("aws-inf2.48xlarge", True), ("dgx-h100", False)):
+            spec = parse(ServingPlanSpec, {**asked, **stated, "system": system}, "test")
+            if lawful:
+                plan = complete_serving(spec, RunParameters()).plan
+                assert (float(plan.tp), float(plan.pp)) == (gpus, 1.0)
+            elif stated:
+                with pytest.raises(InputError, match="does not divide the 32 attention heads"):
+                    complete_serving(spec, RunParameters())
+
+
 def test_experts_are_shared_by_all_ranks_where_attention_has_replicas() -> None:
     """And whole on every rank that divides them otherwise; dense models have none to share."""
     fields = {"batch": 8, "serving": 1.0, "precision": "bf16", "kv_precision": "bf16",

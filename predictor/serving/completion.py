@@ -351,7 +351,14 @@ def _host(plan: ServingPlan, cluster: Cluster, values: Mapping[str, Any]) -> lis
 
 
 def _lawful(plan: ServingPlan, values: Mapping[str, Any], model: Model, cluster: Cluster) -> None:
-    """Raises InputError for a plan that breaks a law."""
+    """Raises InputError for a plan that breaks a law, or whose engine does not run there."""
+    name, device = values["framework"], cluster.accelerator
+    only = engine_named(name).only
+    if device.vendor and only not in ("", device.vendor):
+        raise InputError(
+            f"{name} runs on {only}'s accelerators alone, not on {device.name}; state another "
+            "--framework, or none"
+        )
     _consistent(plan, values)
     enforce(serving_rules(plan, model, cluster.accelerator.vendor), plan)
     enforce_host(model, plan)

@@ -65,6 +65,18 @@ def test_neuron_fills_heads_up_to_what_ranks_divide(gpus: int) -> None:
                     complete_serving(spec, RunParameters())
 
 
+def test_an_engine_of_one_maker_runs_on_no_other() -> None:
+    """TensorRT-LLM and NIM are NVIDIA's; an accelerator whose maker nobody says may be."""
+    asked = {"model": "llama3-8b", "gpus": 1, "input_len": 128, "output_len": 16}
+    for name in ("tensorrt-llm", "nim", "trtllm"):
+        spec = parse(ServingPlanSpec, {**asked, "framework": name, "accelerator": "MI300X"}, "test")
+        with pytest.raises(InputError, match="runs on NVIDIA's accelerators alone, not on MI300X"):
+            complete_serving(spec, RunParameters())
+        assert complete_serving(spec, RunParameters(), strict=False).plan.framework  # as published
+        own = parse(ServingPlanSpec, {**asked, "framework": name, "system": "dgx-h100"}, "test")
+        assert complete_serving(own, RunParameters()).plan.framework
+
+
 def test_experts_are_shared_by_all_ranks_where_attention_has_replicas() -> None:
     """And whole on every rank that divides them otherwise; dense models have none to share."""
     fields = {"batch": 8, "serving": 1.0, "precision": "bf16", "kv_precision": "bf16",

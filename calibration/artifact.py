@@ -126,6 +126,7 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
         ),
         "sigma_plan": _number(run.sigma_plan),
         "sigma_unnamed": _number(run.sigma_unnamed),
+        "sigma_untimed": _number(run.sigma_untimed),
         "factors": dict(run.factors),
         **({"habits": dict(run.habits)} if run.habits else {}),
         **({"jitter": {k: list(v) for k, v in run.jitter.items()}} if run.jitter else {}),

@@ -40,6 +40,7 @@ class Residual:
     setting    what plans that are held against each other have in common; '' where not known
     plan       what tells them apart
     framework  '' where not known
+    untimed    whether its model has attention that nobody timed (`Model.untimed`)
     """
 
     error: float
@@ -49,6 +50,7 @@ class Residual:
     setting: str = ""
     plan: str = ""
     framework: str = ""
+    untimed: bool = False
 
 
 def run_sigma(found: Sequence[Residual], q: float, level: float) -> float:
@@ -97,7 +99,10 @@ def with_spread(
     run: RunParameters, found: Sequence[Residual], q: float, level: float
 ) -> RunParameters:
     """Run parameters whose spreads cover `level` of the runs, dense models and mixtures apart, and
-    `MAKERS` apart from the others; together where fewer than `LEAST_SOURCES` have some."""
+    `MAKERS` apart from the others; together where fewer than `LEAST_SOURCES` have some. What runs
+    of attention that nobody timed add to theirs is fitted after that to them alone."""
+    every = found
+    found = [one for one in every if not one.untimed] or every
     spreads = []
     for moe in (False, True):
         own = _enough([r for r in found if r.moe == moe]) or found
@@ -106,11 +111,35 @@ def with_spread(
         both = [max(run_sigma(side, q, level), 0.01) for side in (sides if apart else [own])]
         spreads.append((both[0], both[-1]))
     (dense, others), (mixture, other_mixtures) = spreads
-    return replace(
+    fitted = replace(
         run,
         sigma=others,
         sigma_moe=other_mixtures,
         spreads=dict.fromkeys(MAKERS, (dense, mixture)),
+    )
+    return _with_untimed(fitted, [one for one in every if one.untimed], q, level)
+
+
+def _with_untimed(
+    run: RunParameters, found: Sequence[Residual], q: float, level: float
+) -> RunParameters:
+    """Run parameters with what a run adds to its spread whose model has attention that nobody
+    timed: as `sigma_unnamed`, from however few such runs there are, since their own kernels say
+    nothing of them; as it is where there is none.
+
+    found   errors of such runs
+    """
+    if not found:
+        return run
+    wide = [replace(one, sigma=float(np.hypot(one.sigma, _own(run, one)))) for one in found]
+    return replace(
+        run,
+        sigma_untimed=run_sigma(wide, q, level),
+        sources={
+            **run.sources,
+            "sigma_untimed": f"errors of {len(found)} runs of models with attention over chosen or "
+            "compressed keys, every source left out of the fit",
+        },
     )
 
 

@@ -161,9 +161,8 @@ def spreads_left_out(found: Sequence[Residual], calibration: Calibration, terms:
         alone = 0.0 if terms else run_sigma(plain(rest), q, level)
         for at, one in enumerate(found):
             if one.source == source:
-                sigma[at] = (
-                    np.hypot(one.sigma, fitted.spread(one.moe, one.framework)) if fitted else alone
-                )
+                own = fitted.spread(one.moe, one.framework, untimed=one.untimed) if fitted else 0.0
+                sigma[at] = np.hypot(one.sigma, own) if fitted else alone
     return sigma
 
 

@@ -99,7 +99,10 @@ def errors(points: Sequence[Point], calibration: Calibration) -> dict[str, Told]
     runs, run = take_apart(calibration, points), calibration.run
     value, own = predictions(runs, run)
     requests = [point.request for point in runs.points]
-    spread = [run.spread(one.model.is_moe, one.plan.framework, one.plan.named) for one in requests]
+    spread = [
+        run.spread(one.model.is_moe, one.plan.framework, one.plan.named, one.model.untimed)
+        for one in requests
+    ]
     error = value - runs.measured
     inside = np.abs(error) <= calibration.interval_q * np.hypot(own, spread)
     found = zip(runs.points, error, value, inside, strict=True)

@@ -387,7 +387,8 @@ def _run_rows(
     request = point.request
     value = float((result.layer_time if point.one_layer else result.step_time)[at])
     reach = float(result.high[at] / result.step_time[at])
-    run = calibration.run.spread(request.model.is_moe, request.plan.framework)
+    model, framework = request.model, request.plan.framework
+    run = calibration.run.spread(model.is_moe, framework, untimed=model.untimed)
     row = Scored(
         point_id=point.point_id,
         source=point.source,
@@ -402,6 +403,7 @@ def _run_rows(
         sigma_operators=float(np.sqrt(max(result.sigma[at] ** 2 - run**2, 0.0))),
         flagged=point.doubtful,
         moe=request.model.is_moe,
+        untimed=request.model.untimed,
         framework=request.plan.framework,
     )
     return [row]
@@ -422,9 +424,12 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
         runs = _held_out(replace(scores, rows=runs), calibration, by)
     keys = np.array([getattr(row, by) for row in runs])
     found = [
-        Residual(r.log_error, r.sigma_operators, r.source, r.moe, framework=r.framework)
+        Residual(
+            r.log_error, r.sigma_operators, r.source, r.moe, framework=r.framework,
+            untimed=r.untimed,
+        )
         for r in runs
-    ]
+    ]  # fmt: skip
     q, level = calibration.interval_q, calibration.interval_level
     held: dict[str, RunParameters] = {}
     for key in np.unique(keys).tolist():
@@ -433,7 +438,7 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
         held[key] = with_spread(calibration.run, rest, q, level) if enough else calibration.run
     spread = []
     for row, key in zip(runs, keys.tolist(), strict=True):
-        own = held[key].spread(row.moe, row.framework)
+        own = held[key].spread(row.moe, row.framework, untimed=row.untimed)
         reach = float(np.exp(q * np.hypot(row.sigma_operators, own)))
         spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
     if scores.inference is not None:

@@ -36,6 +36,7 @@ class Scored:
     tp: int = 0
     flagged: bool = False
     moe: bool = False
+    untimed: bool = False
     framework: str = ""
 
     @property
@@ -48,7 +49,8 @@ class Scored:
 
 
 INSIDE = (
-    "sigma_operators", "model", "accelerator", "kind", "tp", "flagged", "moe", "framework",
+    "sigma_operators", "model", "accelerator", "kind", "tp", "flagged", "moe", "untimed",
+    "framework",
 )  # fmt: skip
 """Fields of a row that a report does not show."""
 

@@ -141,6 +141,7 @@ def residuals(runs: Runs, run: RunParameters) -> list[Residual]:
             point.request.model.is_moe,
             *_compared(point),
             framework=point.request.plan.framework,
+            untimed=point.request.model.untimed,
         )
         for error, spread, point in rows
     ]

@@ -286,6 +286,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         spreads={name: (own[0], own[1]) for name, own in content.get("spreads", {}).items()},
         sigma_plan=content.get("sigma_plan", RunParameters().sigma_plan),
         sigma_unnamed=content.get("sigma_unnamed", RunParameters().sigma_unnamed),
+        sigma_untimed=content.get("sigma_untimed", RunParameters().sigma_untimed),
         factors=content["factors"],
         habits=content.get("habits", {}),
         jitter={name: (own[0], own[1]) for name, own in content.get("jitter", {}).items()},

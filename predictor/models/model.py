@@ -165,6 +165,11 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
         return self.mamba_layers > 0
 
     @property
+    def untimed(self) -> bool:
+        """Whether it sees chosen or compressed keys, or chosen sums, in kernels nobody timed."""
+        return self.is_sparse or self.is_compressed or bool(self.residual_block)
+
+    @property
     def handed_width(self) -> int:
         """Width of what a layer hands to the next: the residual stream, or all of them."""
         return self.hidden * max(self.streams, 1)

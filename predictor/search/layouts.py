@@ -315,7 +315,8 @@ class _Search:
             rows = [self.rows[number][part] for number, part in own]
             fixed = blocks[0].fixed
             using = environment_of(self.cluster, counted(blocks, rows), run)
-            spread = run.spread(self.model.is_moe, fixed.framework, fixed.named)
+            model = self.model
+            spread = run.spread(model.is_moe, fixed.framework, fixed.named, model.untimed)
             step = assemble(found, run, using)
             gpus = [asked(block, chosen) for block, chosen in zip(blocks, rows, strict=True)]
             state.add(

@@ -28,6 +28,7 @@ class RunParameters:
     sigma_plan        the part of it that is particular to one plan, which plans of one model on
                       one machine do not share
     sigma_unnamed     what a run adds to its spread of which nobody says with which framework it ran
+    sigma_untimed     what a run adds whose model has attention that nobody timed (`Model.untimed`)
     factors           time factor by 'framework/era' (neutral: 1)
     habits            fields of a plan as one's own runs show them, where a plan leaves them open
     jitter            accelerator -> log-standard-deviation between ranks of a stretch of work,
@@ -47,16 +48,21 @@ class RunParameters:
     spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sigma_plan: float = 0.03
     sigma_unnamed: float = 0.0
+    sigma_untimed: float = 0.0
     factors: Mapping[str, float] = field(default_factory=dict)
     habits: Mapping[str, Any] = field(default_factory=dict)
     jitter: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    def spread(self, moe: bool, framework: str = "", named: bool = True) -> float:
+    def spread(
+        self, moe: bool, framework: str = "", named: bool = True, untimed: bool = False
+    ) -> float:
         """Log-standard-deviation of a run of a dense model, or of a mixture of experts.
 
-        named   whether somebody says its framework
+        named    whether somebody says its framework
+        untimed  whether its model has attention that nobody timed
         """
         dense, mixture = self.spreads.get(framework, (self.sigma, self.sigma_moe))
         own = mixture if moe else dense
-        return own if named else math.hypot(own, self.sigma_unnamed)
+        own = own if named else math.hypot(own, self.sigma_unnamed)
+        return math.hypot(own, self.sigma_untimed) if untimed else own

@@ -332,7 +332,8 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
         elif family == "optimizer":
             known = "transferred"
         grounds.append(Ground(name, time / total, known, sigma, points))
-    spread = case.run.spread(case.request.model.is_moe, case.request.plan.framework)
+    of, framework = case.request.model, case.request.plan.framework
+    spread = case.run.spread(of.is_moe, framework, untimed=of.untimed)
     if (share := left / total) > SHOWN:
         grounds.append(Ground("host time", share, "fitted to runs", spread, 0))
     if waiting > 0:

@@ -204,7 +204,8 @@ def predict(
     found, listed = parts(model, cluster, plan, calibration, layers)
     using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)
-    total_sigma = interval(step, using.factor, run.spread(model.is_moe, plan.framework, plan.named))
+    spread = run.spread(model.is_moe, plan.framework, plan.named, model.untimed)
+    total_sigma = interval(step, using.factor, spread)
     of = model, cluster, plan
     step, using, total_sigma = as_measured(found, step, using, total_sigma, of, calibration)
 

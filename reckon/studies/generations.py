@@ -102,7 +102,8 @@ def run(parameters: Mapping[str, Any]) -> Result:
         facts["tuned"] = f"{ends[1].tokens_per_s / ends[0].tokens_per_s:.1f}"
         facts["tuned_first"] = brief(ends[0].plan)
     # Of what runs add beyond their kernels, half is taken to be shared by both ends: counted once.
-    shared = calibration.run.spread(model.is_moe, steps[0].plan.framework)
+    framework = steps[0].plan.framework
+    shared = calibration.run.spread(model.is_moe, framework, untimed=model.untimed)
     spread = math.hypot(steps[0].sigma, steps[-1].sigma, shared)
     reach = calibration.interval_q * spread
     return _result(steps, parameters, facts, math.exp(reach))
@@ -139,7 +140,7 @@ def _predicted(
     spec = parse(TrainingPlanSpec, fields, "plan")
     plan = complete_training(spec, calibration.run, model=model, cluster=cluster).plan
     found = predict(model, cluster, plan, calibration)
-    shared = calibration.run.spread(model.is_moe, plan.framework)
+    shared = calibration.run.spread(model.is_moe, plan.framework, untimed=model.untimed)
     capacity = float(cluster.accelerator.memory)
     peak = float(found.memory.peak)
     if peak > capacity:

@@ -193,6 +193,22 @@ def test_a_spread_covers_sources_that_it_has_not_seen() -> None:
     assert left_out(run_sigma) < left_out(carried_sigma)
 
 
+def test_attention_that_nobody_timed_widens_its_own_intervals_alone() -> None:
+    """By what its runs lie beyond the others' spread: sqrt(0.26^2 - 0.1^2) of two that are 0.26 and
+    less off, where the rest and the operators explain 0.1; nothing where there is none."""
+    names, q = "abcdef", 1.0
+    others = [Residual(e, 0.0, name, moe=True) for name in names for e in (-0.1, 0.1)]
+    far = [Residual(-0.26, 0.0, "v", moe=True, untimed=True), Residual(0.05, 0.0, "w", True)]
+    far[1] = replace(far[1], untimed=True)
+    plain, fitted = (with_spread(KERNELS.run, found, q, 0.8) for found in (others, others + far))
+    assert plain.sigma_untimed == KERNELS.run.sigma_untimed
+    assert (fitted.sigma_moe, fitted.spreads) == (plain.sigma_moe, plain.spreads)
+    assert fitted.sigma_untimed == pytest.approx(math.sqrt(0.26**2 - 0.1**2))
+    assert fitted.spread(True, untimed=True) == pytest.approx(0.26)
+    assert fitted.spread(True) == pytest.approx(0.1)
+    assert "2 runs" in fitted.sources["sigma_untimed"]
+
+
 def test_mixtures_of_experts_have_a_spread_of_their_own() -> None:
     """Four sources of each: errors of dense models reach 0.1, those of mixtures 0.5."""
     names = [f"s{i}" for i in range(4)]

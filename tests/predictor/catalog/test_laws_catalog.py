@@ -51,6 +51,7 @@ def test_every_number_of_a_calibration_is_read_in_si(manifest: tuple[Path, dict]
     content["run"] |= {
         "host_per_kernel_us": 5.0, "context_gb": 1.5, "contention": 1.25, "fragmentation": 0.07,
         "memory_sigma": 0.11, "sigma": 0.12, "sigma_moe": 0.13, "sigma_plan": 0.014,
+        "sigma_unnamed": 0.05, "sigma_untimed": 0.16,
         "spreads": {"own": [0.05, 0.06]},
     }  # fmt: skip
     content["interval"] = {"level": 0.9, "q": 1.645}
@@ -76,6 +77,9 @@ def test_every_number_of_a_calibration_is_read_in_si(manifest: tuple[Path, dict]
     assert (run.contention, run.fragmentation, run.memory_sigma) == (1.25, 0.07, 0.11)
     assert (run.sigma, run.sigma_moe, run.sigma_plan) == (0.12, 0.13, 0.014)
     assert (run.spread(False), run.spread(True)) == (0.12, 0.13)
+    assert run.spread(False, named=False) == pytest.approx(0.13)  # 5, 12 and 13
+    assert run.spread(False, untimed=True) == pytest.approx(0.2)  # 12, 16 and 20
+    assert run.spread(False, "", False, True) == pytest.approx((0.13**2 + 0.16**2) ** 0.5)
     assert (run.spread(False, "own"), run.spread(True, "own")) == (0.05, 0.06)
     assert (found.interval_level, found.interval_q) == (0.9, 1.645)
     assert found.transfer_sigma == {"gemm": 0.17}

@@ -131,6 +131,7 @@ def _with_untimed(
     """
     if not found:
         return run
+    run = replace(run, sigma_untimed=0.0)
     wide = [replace(one, sigma=float(np.hypot(one.sigma, _own(run, one)))) for one in found]
     return replace(
         run,
@@ -217,4 +218,4 @@ def with_unnamed_spread(
 
 
 def _own(run: RunParameters, one: Residual) -> float:
-    return run.spread(one.moe, one.framework)
+    return run.spread(one.moe, one.framework, untimed=one.untimed)

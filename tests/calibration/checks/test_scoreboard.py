@@ -204,6 +204,7 @@ def test_attention_that_nobody_timed_widens_its_own_intervals_alone() -> None:
     assert plain.sigma_untimed == KERNELS.run.sigma_untimed
     assert (fitted.sigma_moe, fitted.spreads) == (plain.sigma_moe, plain.spreads)
     assert fitted.sigma_untimed == pytest.approx(math.sqrt(0.26**2 - 0.1**2))
+    assert with_spread(fitted, others + far, q, 0.8).sigma_untimed == fitted.sigma_untimed
     assert fitted.spread(True, untimed=True) == pytest.approx(0.26)
     assert fitted.spread(True) == pytest.approx(0.1)
     assert "2 runs" in fitted.sources["sigma_untimed"]
@@ -381,3 +382,6 @@ def test_runs_without_a_named_framework_widen_until_their_share_lies_inside() ->
     assert np.mean(np.abs([one.error for one in found]) <= wide * (1 + 1e-9)) == 0.8
     few = with_unnamed_spread(run, found[:20], 1.0, 0.8)
     assert few.sigma_unnamed == run.sigma_unnamed
+    known = replace(run, sigma_untimed=1.0)  # of attention that nobody timed: enough for the rest
+    untimed = [replace(one, untimed=True) for one in found]
+    assert with_unnamed_spread(known, untimed, 1.0, 0.8).sigma_unnamed == 0.0

@@ -7,6 +7,7 @@ that cannot be predicted gives a reason instead.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +43,9 @@ of its name, where a table (the project's own, of profiles and of logs) has one.
 
 READ_BY_NAME = tuple(key for key in TRAINING_FIELDS if key not in READ_OTHERWISE)
 """Those others."""
+
+ADAPTERS = re.compile(r"(?<!no )(?<!without )(?<!not )\bq?lora\b", re.IGNORECASE)
+"""What a row's model or its notes call training of adapters alone."""
 
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
@@ -221,7 +225,7 @@ def _request(
         fields["recompute_modules"] = ",".join(named) or None
     if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
         fields["frozen_precision"] = quantized
-    if "-lora" in str(cell(row, "model")).lower():
+    if not fields.get("trained") and ADAPTERS.search(f"{cell(row, 'model')} {cell(row, 'notes')}"):
         fields["trained"] = LORA.get(fields["framework"], "lora")
     fields["micro_batch"] = _at_once(fields)
     fields |= conventions.usual_size(row, fields, model)

@@ -13,7 +13,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.catalog.forms import Spec, parse
-from predictor.catalog.machine_names import other_memory, read_accelerator_name
+from predictor.catalog.machine_names import accelerator_of, other_memory
 from predictor.catalog.model_names import unlike_catalog
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec
 from predictor.catalog.tables import data_dir, find, known, read_mapping
@@ -56,7 +56,7 @@ def _catalog_accelerator(name: str, _: Path) -> Accelerator:
 
 def _accelerator_spec(ref: Ref, within: int = 0) -> AcceleratorSpec:
     if isinstance(ref, str) and not _looks_like_file(ref) and not known("accelerators", ref):
-        ref = read_accelerator_name(ref) or _of_other_memory(ref)
+        ref = accelerator_of(ref) or _of_other_memory(ref)
     content, where = resolve("accelerators", ref)
     if "accelerator" in content:  # a system file names or holds its accelerator
         if within > 3:

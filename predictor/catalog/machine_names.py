@@ -29,7 +29,7 @@ SEVERAL = re.compile(
     r"(?:\s*[x*:]\s*(?P<behind>\d+))?"
 )
 
-SLICE = re.compile(r"(?:tpu-?)?(?P<kind>7x|v2|v3|v4|v5p|v5litepod|v5e|v6e)-(?P<count>\d+)")
+SLICE = re.compile(r"(?:tpu[- ]?)?(?P<kind>7x|v2|v3|v4|v5p|v5litepod|v5e|v6e)-(?P<count>\d+)")
 """Slices of TPUs as Google Cloud's accelerator types name them."""
 
 CORES = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "7x": 2}
@@ -42,7 +42,9 @@ docs .../v5e and .../v6e: v5litepod-8 and v6e-8 have 8 chips; read 2026-11)."""
 OWN = {"v5litepod": "v5litepod", "7x": "tpu7x"}
 """Kinds that no `tpu-` stands before in the catalog."""
 
-TOPOLOGY = re.compile(r"(?:tpu-?)?(?P<kind>7x|v4|v5p|v5litepod|v5e|v6e)-(?P<axes>\d+(?:x\d+){1,2})")
+TOPOLOGY = re.compile(
+    r"(?:tpu[- ]?)?(?P<kind>7x|v4|v5p|v5litepod|v5e|v6e)-(?P<axes>\d+(?:x\d+){1,2})"
+)
 """Slices as xpk and GKE name them, by the chips along each axis (xpk, core/system_characteristics:
 `tpu7x-4x4x8`; GKE's label gke-tpu-topology)."""
 
@@ -198,6 +200,31 @@ def _loosely(name: str) -> str | None:
     )
 
 
+AROUND = re.compile(
+    r"\b(dgx|hgx|mgx|oam|hopper|ampere|(grace )?blackwell( ultra)?|superchip|server|edition|hbm\d?e?)\b"
+)
+"""What of a name says of which generation, board or memory an accelerator is."""
+
+
+def _words(name: str) -> str:
+    """Words of a name in the order of letters, without `VENDORS`, `AROUND` and `LOOSE`."""
+    plain = re.sub(r"[^a-z0-9]+", " ", name.lower())
+    plain = re.sub(r"(?<=\d) (?=g(i?b)?\b)", "", AROUND.sub(" ", VENDORS.sub(" ", plain)))
+    left = LOOSE.sub("", re.sub(r"(?<=\d)g(i?b)?\b", "gb", plain))
+    return " ".join(sorted(left.split()))
+
+
+@lru_cache(maxsize=4)
+def _in_any_order(directory: Path) -> Mapping[str, frozenset[str]]:
+    """Accelerators by the words of their names."""
+    found: dict[str, set[str]] = {}
+    for row, content in tables.rows("accelerators").items():
+        others = words()["accelerators"].get(row, ())
+        for name in (row, *tables.aliases_of(content), *others):
+            found.setdefault(_words(name), set()).add(row)
+    return {key: frozenset(rows) for key, rows in found.items()}
+
+
 def _only(name: str, near: list[str]) -> str | None:
     """The accelerator that a name may be, None where there is none.
 
@@ -215,7 +242,26 @@ def read_accelerator_name(name: str) -> str | None:
 
     Raises InputError where it may be several.
     """
-    return _accelerators(tables.data_dir()).get(fold(name)) or _beginning(name) or _loosely(name)
+    directory = tables.data_dir()
+    if exact := _accelerators(directory).get(fold(name)) or _beginning(name) or _loosely(name):
+        return exact
+    return _only(name, sorted(_in_any_order(directory).get(_words(name), ())))
+
+
+def accelerator_of(name: str) -> str | None:
+    """The catalog's accelerator that a name stands for, so many of it, or an instance of a cloud
+    ('8xH100', 'trn2.48xlarge'); None where nothing is called so.
+
+    Raises InputError where it may be several.
+    """
+    if (one := read_accelerator_name(name)) is not None:
+        return one
+    named = read_machine_name(name)
+    if named is None:
+        return None
+    if named.instance is not None:
+        return str(tables.rows("systems")[named.instance.system]["accelerator"])
+    return named.accelerator if named.accelerator in tables.rows("accelerators") else None
 
 
 MEMORY = re.compile(r"(?P<chip>.+?)-?(?P<gib>\d+)gb", re.IGNORECASE)

@@ -7,7 +7,7 @@ people write; the words are those of `data/defaults/names.yaml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,10 @@ def words() -> Mapping[str, Any]:
 
 
 def parts(name: str) -> list[str]:
-    """Words of a name: lower case, cut at dashes, underscores, colons, blanks, and dots that are no
-    decimal points."""
-    return [word for word in re.split(r"[-_:\s]+|(?<!\d)\.|\.(?!\d)", name.lower()) if word]
+    """Words of a name: lower case, cut at dashes, underscores, colons, commas, brackets, blanks, and
+    dots that are no decimal points."""
+    cuts = r"[-_:,()\[\]\s]+|(?<!\d)\.|\.(?!\d)"
+    return [word for word in re.split(cuts, name.lower()) if word]
 
 
 def key(name: Iterable[str]) -> str:
@@ -91,7 +92,7 @@ def _bare(name: list[str]) -> list[str]:
     return [word for place, word in enumerate(left) if not (place and DATE.fullmatch(word))]
 
 
-SIZE = re.compile(r"\d+(\.\d+)?[bm]")
+SIZE = re.compile(r"\d+(\.\d+)?[bmt]")
 """A word of a name that says how many parameters there are."""
 
 
@@ -106,14 +107,26 @@ def _loose(name: list[str]) -> list[str]:
     return [one.replace(".", "") for one in found]
 
 
+AT_WORK = re.compile(r"a\d+(\.\d+)?[bm]|\d+e")
+"""A word of a name that says how many parameters are at work, or how many experts there are."""
+
+
+def _beginnings(bare: list[str]) -> Iterator[str]:
+    """Key of what a name begins with up to its size, where no more follows than what is at work:
+    people leave that out."""
+    if len(bare) > 2 and AT_WORK.fullmatch(bare[-1]) and SIZE.fullmatch(bare[-2]):
+        yield key(bare[:-1])
+
+
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """Rows by the key of all words of their names, of the bare ones, and of those without decimal
-    points; and why a row is called so, by any key."""
+    """Rows by the key of all words of their names, of the bare ones, of those without decimal
+    points, and of what they begin with; and why a row is called so, by any key."""
 
     whole: dict[str, set[str]]
     bare: dict[str, set[str]]
     loose: dict[str, set[str]]
+    begun: dict[str, set[str]]
     why: dict[str, str]
 
     def add(self, name: str, row: str, reason: str = "") -> None:
@@ -126,11 +139,15 @@ class _Index:
             table.setdefault(spelling, set()).add(row)
             if reason:
                 self.why[spelling] = reason
+        for spelling in _beginnings(left):
+            self.begun.setdefault(spelling, set()).add(row)
+            if reason:
+                self.why.setdefault(spelling, reason)
 
 
 @lru_cache(maxsize=4)
 def _index(directory: Path) -> _Index:
-    index = _Index({}, {}, {}, {})
+    index = _Index({}, {}, {}, {}, {})
     for row, content in tables.rows("models").items():
         for name in (row, *tables.aliases_of(content), str(content.get("hf_id", ""))):
             if name:
@@ -186,6 +203,7 @@ def _read(name: str, directory: Path) -> ModelName | None:
         (index.whole, key(rest)),
         (index.bare, key(left)),
         *((index.loose, one) for one in _loose(left)),
+        (index.begun, key(left)),
     ):
         if spelling and spelling in table:
             break
@@ -193,6 +211,8 @@ def _read(name: str, directory: Path) -> ModelName | None:
         return None
     rows = sorted(table[spelling])
     if len(rows) > 1:
+        if table is index.begun:
+            return None
         raise InputError(f"model {name!r} may be {' or '.join(rows)}; name one of them")
     (row,) = rows
     if stored is None:

@@ -90,6 +90,7 @@ def test_experts_are_divided_among_the_ranks_of_a_stage_at_most(stated: int, exp
         ("llama3-70b", "llama3-70b"),
         ("llama4-scout-2layers", "llama4-scout"),
         ("qwen2.5-32b-lora", "qwen2.5-32b"),
+        ("Qwen2.5 32B QLoRA", "qwen2.5 32b"),
     ],
 )
 def test_suffixes_are_dropped(name: str, expected: str) -> None:
@@ -124,6 +125,14 @@ def test_adapters_and_balance_are_read_from_name_and_notes() -> None:
     assert point(model="llama3-70b-lora", tp=8.0).request.plan.trained == "lora_qkv"
     other = point(model="llama3-70b-lora", tp=8.0, framework="nemo-automodel")
     assert other.request.plan.trained == "lora"
+    for name, notes, trained in (
+        ("Llama 3 70B (LoRA)", "", "lora_qkv"),
+        ("Llama 3 70B QLoRA", "", "lora_qkv"),
+        ("llama3-70b", "fine-tuning: LoRA, rank 16", "lora_qkv"),
+        ("llama3-70b", "all weights, no LoRA", "all"),
+        ("llama3-70b", "flora", "all"),
+    ):
+        assert point(model=name, tp=8.0, notes=notes).request.plan.trained == trained
     moe = {"model": "mixtral-8x7b", "framework": "megatron-lm", "ep": 8.0}
     assert point(**moe).request.plan.expert_load == 1.1
     noted = point(**moe, notes="MoE: token distribution force-balanced, dropless")

@@ -37,6 +37,14 @@ MODELS = {
     "qwen3:30b": ("qwen3-30b-a3b", ""),
     "Qwen/Qwen3-VL-30B-A3B-Instruct": ("qwen3-30b-a3b", ""),
     "mistralai/Ministral-3-14B-Instruct-2512": ("ministral-3-14b", ""),
+    "DeepSeek-R1-0528 (FP8)": ("deepseek-r1", "fp8"),
+    "GPT-3 (175B)": ("gpt3-175b", ""),
+    "Llama 3.1 70B, INT4 AWQ": ("llama3.1-70b", "int4_wo"),
+    "Qwen3-Next-80B": ("qwen3-next-80b-a3b", ""),
+    "Qwen3.6-35B-FP8": ("qwen3.5-35b-a3b", "fp8"),
+    "Qwen3.8 2.4T": ("qwen3.8-2.4t-a95b", ""),
+    "Megatron-Turing NLG": ("mt-nlg-530b", ""),
+    "Command R+": ("command-r-plus-104b", ""),
 }
 
 
@@ -53,6 +61,11 @@ def test_a_name_is_taken_for_a_catalog_model_and_says_how_its_weights_are_stored
     model = catalog.model(written)
     assert model.name == row
     assert (model.quantization.precision if model.quantization else "") == stored
+
+
+@pytest.mark.parametrize("name", ["k2", "glm", "ring", "mixtral-8x7b-a99b", "mistral"])
+def test_the_beginning_of_a_name_is_no_name_without_its_size(name: str) -> None:
+    assert catalog.read_model_name(name) is None
 
 
 def test_case_dashes_and_organisation_do_not_count() -> None:
@@ -211,6 +224,16 @@ def test_an_entry_is_shown_under_any_of_its_names() -> None:
         ("Apple M2 Ultra", "Apple-M2Ultra-76c-192GB"),
         ("NVIDIA H20-3e", "H20-141GB"),
         ("V100", "V100-SXM2-32GB"),
+        ("H100-80GB-SXM", "H100-SXM5-80GB"),  # words in any order
+        ("H200 141 GB SXM", "H200-SXM-141GB"),
+        ("A100 40GB PCIe", "A100-PCIe-40GB"),
+        ("MI300X OAM 192GB HBM3", "MI300X-192GB"),
+        ("HGX B200", "B200-SXM-180GB"),  # the board says nothing
+        ("Blackwell Ultra B300", "B300-SXM-288GB"),
+        ("NVIDIA GB200 Grace Blackwell Superchip", "GB200-186GB"),
+        ("8x NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),  # so many of it
+        ("trn2.48xlarge", "Trainium2-96GB"),  # an instance
+        ("TPU v6e-256", "TPUv6e"),  # a slice
     ],
 )
 def test_accelerators_as_people_call_them(written: str, row: str) -> None:

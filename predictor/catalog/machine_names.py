@@ -201,7 +201,8 @@ def _loosely(name: str) -> str | None:
 
 
 AROUND = re.compile(
-    r"\b(dgx|hgx|mgx|oam|hopper|ampere|(grace )?blackwell( ultra)?|superchip|server|edition|hbm\d?e?)\b"
+    r"\b(dgx|hgx|mgx|oam|hopper|ampere|(grace )?blackwell( ultra)?|superchip|server|edition"
+    r"|hbm\d?e?)\b"
 )
 """What of a name says of which generation, board or memory an accelerator is."""
 

@@ -74,8 +74,8 @@ def words() -> Mapping[str, Any]:
 
 
 def parts(name: str) -> list[str]:
-    """Words of a name: lower case, cut at dashes, underscores, colons, commas, brackets, blanks, and
-    dots that are no decimal points."""
+    """Words of a name: lower case, cut at dashes, underscores, colons, commas, brackets, blanks,
+    and dots that are no decimal points."""
     cuts = r"[-_:,()\[\]\s]+|(?<!\d)\.|\.(?!\d)"
     return [word for word in re.split(cuts, name.lower()) if word]
 

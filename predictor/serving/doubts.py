@@ -99,15 +99,15 @@ def mixture(spec: ServingPlanSpec, calibration: Calibration, **loaded: Any) -> M
     """
     stated = {name: value for name, value in spec.to_dict().items() if value is not None}
     releases = possible(*(stated.get(name) for name in ("framework", "era", "version")))
-    several = len({name for name, _ in releases}) > 1
+    if len({name for name, _ in releases}) > 1:  # what nobody named is none that runs elsewhere
+        on = complete_serving(parse(ServingPlanSpec, stated, "plan"), calibration.run, **loaded)
+        here = ("", on.cluster.accelerator.vendor)
+        releases = [one for one in releases if engine_named(one[0]).only in here]
     requests: list[ServingRequest] = []
     told: list[str] = []
     for name, version in releases:
         own = {**stated, "framework": name, **({"version": version} if version else {})}
         one = complete_serving(parse(ServingPlanSpec, own, "plan"), calibration.run, **loaded)
-        vendor = one.cluster.accelerator.vendor
-        if several and engine_named(name).only not in ("", vendor):
-            continue  # what nobody named is none that does not run there
         requests.append(one)
         told.append(f"{one.plan.framework} {version}".strip())
     found = [_predicted(one, one.plan, calibration) for one in requests]

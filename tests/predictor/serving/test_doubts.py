@@ -9,6 +9,7 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, engine_named, parse
+from predictor.errors import InputError
 from predictor.serving import EXACT_STEPS, complete_serving, predict_inference
 from predictor.serving.doubts import mixture, possible, quantiles
 
@@ -63,9 +64,13 @@ def test_what_nobody_named_runs_on_the_accelerator(accelerator: str, engines: se
               "input_len": 512, "output_len": 128, "era": "2025-06"}  # fmt: skip
     found = mixture(parse(ServingPlanSpec, fields, "test"), catalog.load("default"))
     assert {one.partition(" ")[0] for one in found.releases} == engines
-    named = {**fields, "framework": "tensorrt-llm"}
-    own = mixture(parse(ServingPlanSpec, named, "test"), catalog.load("default"))
-    assert {one.partition(" ")[0] for one in own.releases} == {"tensorrt-llm"}
+    named = parse(ServingPlanSpec, {**fields, "framework": "tensorrt-llm"}, "test")
+    if "tensorrt-llm" in engines:
+        own = mixture(named, catalog.load("default"))
+        assert {one.partition(" ")[0] for one in own.releases} == {"tensorrt-llm"}
+    else:
+        with pytest.raises(InputError, match="runs on NVIDIA's accelerators alone"):
+            mixture(named, catalog.load("default"))
 
 
 def test_the_interval_of_one_release_is_that_of_one_prediction():

@@ -40,6 +40,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision("fp8_rowwise", "fp8", "bf16", 2, 2, 12, "fp8", by_row=True),
         Precision("fp8_block", "fp8_block", "bf16", 2, 2, 12, "fp8"),
         Precision("mxfp8", "mxfp8", "bf16", 2, 2, 12, "fp8"),
+        Precision("int8", "int8", "bf16", 2, 2, 12, "int8"),
         Precision("nvfp4", "nvfp4", "bf16", 2, 2, 12, "fp4"),
     )
 }

@@ -19,7 +19,7 @@ from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from calibration.tables.waiting import calm_share, threads_of
-from calibration.tables.words import recomputed, sharded, trained, yes
+from calibration.tables.words import modules_of, recomputed, sharded, trained, yes
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -219,7 +219,7 @@ def _request(
     fields["framework"] = recognised(framework, frameworks()) or "neutral"
     fields |= {key: cell(row, key) if key in row else None for key in READ_BY_NAME}
     fields["ep"] = _divided(fields) if model.is_moe else None
-    if modules := cell(row, "recompute_modules"):
+    if modules := cell(row, "recompute_modules") or modules_of(cell(row, "recompute")):
         named = [name for name in str(modules).split(",") if name in RECOMPUTE_MODULES]
         fields["recompute"] = "selective" if named else "none"
         fields["recompute_modules"] = ",".join(named) or None

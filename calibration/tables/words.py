@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from predictor.plans import RECOMPUTE_WORDS, SHARDING_WORDS, folded
+from predictor.plans import RECOMPUTE_MODULES, RECOMPUTE_WORDS, SHARDING_WORDS, folded
 from predictor.precision import PACKED, PRECISIONS
 
 BITS = sorted(float(name.removeprefix("exl2_")) for name in PACKED if name.startswith("exl2_"))
@@ -32,9 +32,11 @@ are widened as they are read; int8 without a word on activations has weights alo
 
 TRAINED = (
     (r"nvfp4|fp4", "nvfp4"),
-    (r"mxfp8", "mxfp8"),
-    (r"(fp8|float8).*block", "fp8_block"),
+    (r"mxfp8|fp8[_ ]?mx", "mxfp8"),
+    (r"(fp8|float8).*(block|sub.?channel)|fp8[_ ]?sc", "fp8_block"),
+    (r"(fp8|float8).*row.?wise", "fp8_rowwise"),
     (r"fp8|float8", "fp8"),
+    (r"^int8|^aqt", "int8"),
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|float16|half", "fp16"),
     (r"tf32", "tf32"),
@@ -70,14 +72,19 @@ def trained(said: str) -> str | None:
     return next((name for words, name in TRAINED if re.search(words, text)), None)
 
 
-PLAIN = ("none", "zero1", "zero2", "zero3", "fsdp", "hsdp", "full", "selective", "fit")
+PLAIN = ("none", "zero1", "zero2", "zero3", "hsdp", "fsdp", "full", "selective", "fit")
 
 
 def _word(said: object, table: Mapping[str, str]) -> str | None:
+    """What a table says: a word of a plan, what people call one, or the first that it begins with
+    ('full (block)', 'FSDP, 64 ranks'); else as it is written."""
     if said is None:
         return None
-    word = folded(said)
-    return table.get(word, word if word in PLAIN else str(said).strip().lower())
+    text = str(said).strip().lower()
+    phrase, word = (re.split(marks, text, maxsplit=1)[0] for marks in (r"[(,;:/+]", r"[\s(,;:/+]"))
+    known = (*(folded(one) for one in (text, phrase, word)), re.split("[-_]", word, maxsplit=1)[0])
+    found = (table.get(one, one if one in PLAIN else None) for one in known)
+    return next((one for one in found if one is not None), text)
 
 
 def sharded(said: object) -> str | None:
@@ -90,6 +97,12 @@ def recomputed(said: object) -> str | None:
     """What is computed again, as a table says it ('Full', 'block', 'off'); words that are not known
     stay as they are, and the plan refuses them."""
     return _word(said, RECOMPUTE_WORDS)
+
+
+def modules_of(said: object) -> str | None:
+    """Modules that are computed again, where a table lists nothing else ('mlp, core_attn')."""
+    words = re.split(r"[\s,;+]+", str(said or "").strip().lower())
+    return ",".join(words) if set(words) <= set(RECOMPUTE_MODULES) else None
 
 
 def yes(said: object) -> bool | None:

@@ -38,28 +38,39 @@ are the weights' alone."""
 CACHE_WORDS = {**_HALVES, **_EIGHTHS}
 """How keys and values are stored."""
 
-RECIPE_WORDS = {**_HALVES, **_EIGHTHS, **_BLOCKS, "fp4": "nvfp4"}
-"""Recipes of training."""
+RECIPE_WORDS = {
+    **_HALVES,
+    **_EIGHTHS,
+    **_BLOCKS,
+    **dict.fromkeys(("fp8cs", "fp8ds", "fp8hybrid", "fp8tensorwise", "fp8delayed"), "fp8"),
+    **dict.fromkeys(("fp8sc", "fp8subchannel"), "fp8_block"),
+    "fp8mx": "mxfp8",
+    "fp4": "nvfp4",
+    "aqt": "int8",
+}
+"""Recipes of training; NeMo's and Megatron-Bridge's of current and delayed scaling, of sub-channels
+and of microscaling (fp8_cs, _ds, _sc, _mx)."""
 
 SHARDING_WORDS = {
     "ddp": "none",
     "zero0": "none",
-    "distributedoptimizer": "zero1",
+    **dict.fromkeys(("distributedoptimizer", "distoptimizer", "distopt"), "zero1"),
     "shardgradop": "zero2",
     "fsdp1": "fsdp",
     "fsdp2": "fsdp",
-    "fullshard": "fsdp",
+    **dict.fromkeys(("fullshard", "fullyshard", "fullysharded", "megatronfsdp"), "fsdp"),
     "zero++": "zero3",
     "hybridshard": "hsdp",
 }
 """What data-parallel ranks share out."""
 
 RECOMPUTE_WORDS = {
-    **dict.fromkeys(("true", "yes", "on", "1", "block", "uniform", "all"), "full"),
+    **dict.fromkeys(("true", "yes", "on", "1", "block", "uniform", "all", "checkpointing",
+                     "activationcheckpointing", "gradientcheckpointing"), "full"),
     **dict.fromkeys(("false", "no", "off", "0"), "none"),
     **dict.fromkeys(("attention", "coreattention", "sac"), "selective"),
     "partial": FIT,  # of some layers, how many is not said: as few as fit
-}
+}  # fmt: skip
 """What is computed again."""
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibration.tables.words import cached, recomputed, sharded, stored, trained, yes
+from calibration.tables.words import cached, modules_of, recomputed, sharded, stored, trained, yes
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,11 @@ def test_caches_hold_integers_as_they_are() -> None:
         ("MXFP8", "mxfp8"),
         ("float16", "fp16"),
         ("tf32", "tf32"),
+        ("FP8-MX", "mxfp8"),
+        ("fp8_sc", "fp8_block"),
+        ("FP8 rowwise", "fp8_rowwise"),
+        ("int8 (AQT)", "int8"),
+        ("BF16, int8 optimizer", "bf16"),
         ("amp", None),
     ],
 )
@@ -61,6 +66,20 @@ def test_what_is_sharded_and_computed_again() -> None:
     said = ("Full", "block", "off", True, "per_op", "selective", "partial", None)
     assert [recomputed(one) for one in said] == [
         "full", "full", "none", "full", "per_op", "selective", "fit", None,
+    ]  # fmt: skip
+
+
+def test_remarks_behind_a_word_do_not_hide_it() -> None:
+    said = ("HSDP (shard 8)", "FSDP, 64 ranks", "ZeRO-3 offload", "dist_opt", "fully_shard")
+    assert [sharded(one) for one in said] == ["hsdp", "fsdp", "zero3", "zero1", "fsdp"]
+    said = ("full (block)", "selective (core attention)", "Full/uniform", "no recompute",
+            "activation checkpointing", "something else")  # fmt: skip
+    assert [recomputed(one) for one in said] == [
+        "full", "selective", "full", "none", "full", "something else",
+    ]  # fmt: skip
+    said = ("mlp, core_attn", "moe_act", "full", "core_attn and more", "", None)
+    assert [modules_of(one) for one in said] == [
+        "mlp,core_attn", "moe_act", None, None, None, None,
     ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import reckon
 from predictor import catalog
 from predictor.errors import InputError
 from reckon.launch import read_launch
@@ -184,6 +185,28 @@ def test_a_job_of_kubernetes_and_the_devices_of_a_chip(kind: str, axes: str, eac
     assert (fields["gpus"], fields["micro_batch"]) == (128, 2 * each)
     assert fields["global_batch"] == 128 * 2 * each
     assert (fields["dp"], fields["sharding"]) == (128, "fsdp")
+
+
+def test_products_in_int8_are_read_and_take_their_own_rate() -> None:
+    """MaxText's `quantization=int8` (AQT): all three products of a linear layer; a TPU v5e does
+    twice as many of them as in bf16, and what is not a linear layer stays as it is."""
+    line = f"xpk workload create --tpu-type=v5litepod-256 --command '{MAXTEXT} quantization=int8'"
+    assert read_launch("maxtext", line).fields["precision"] == "int8"
+    plan = {"gpus": 256, "global_batch": 512, "seq_len": 2048}
+    wide, narrow = (
+        {one.name: one for one in reckon.predict_train("llama2-7b", "tpu-v5e-256", own).operators}
+        for own in ({**plan, "precision": one} for one in ("bf16", "int8"))
+    )
+    assert set(wide) == set(narrow)
+    products = {name for name, one in wide.items() if one.op == "gemm" and "head" not in name}
+    assert {"mlp.up", "mlp.up.dgrad", "mlp.up.wgrad", "attention.qkv"} <= products
+    for name, before in wide.items():
+        share = narrow[name].time_s / before.time_s
+        assert 0.5 <= share < 1.0 if name in products else share == 1.0, name
+    with pytest.raises(InputError, match="V100-SXM2-32GB has no int8 rate"):
+        reckon.predict_train(
+            "llama2-7b", "V100-SXM2-32GB", {**plan, "gpus": 8, "precision": "int8"}
+        )
 
 
 def test_axes_of_a_slice_count_devices() -> None:

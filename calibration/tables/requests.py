@@ -68,6 +68,13 @@ BLOCK_SCALED = ("deepseek", "qwen3", "minimax", "kimi", "glm")
 DECODE_ONLY = ("gpt-fast", "mlc-llm", "llama.cpp", "exllamav2")
 """Engines whose published tokens per second count decoding only."""
 
+SCRIPTED = (
+    *DECODE_ONLY, "huggingface", "optimum-habana", "transformers-neuronx", "megatron-lm",
+    "deepspeed", "fastertransformer",
+)  # fmt: skip
+"""Engines of a batch that a script makes, of one sequence where it is not told how many (optimum-
+habana's `--batch_size 1`); the others take in what comes."""
+
 LAYER_SPLIT = ("llama.cpp", "exllamav2", "huggingface")
 """Engines without tensor parallelism, whatever a table calls their devices: whole layers on each
 (llama.cpp's and exllama's split, `device_map` of transformers)."""
@@ -300,7 +307,7 @@ def _requests(row: Mapping[Any, Any], metric: str, framework: str) -> tuple[Any,
     """Batch and concurrency of a row; of one worker that decodes where prompts are read apart."""
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
     unsaid = all(cell(row, name) is None for name in ("batch", "concurrency", "request_rate"))
-    if unsaid and (metric in ALONE or framework in DECODE_ONLY):
+    if unsaid and (metric in ALONE or framework in SCRIPTED):
         batch = 1.0
     if cell(row, "prefill_workers"):
         return None, batch if concurrency is None else concurrency / decoders(row)

@@ -173,6 +173,24 @@ def test_conversations_that_a_row_names_have_their_mean_lengths():
     assert "lengths" in told.reason
 
 
+@pytest.mark.parametrize(
+    ("framework", "accelerator", "kind", "batch"),
+    [
+        ("huggingface", "H100-SXM5-80GB", "static", 1),
+        ("optimum-habana", "Gaudi2-96GB", "static", 1),
+        ("vllm", "H100-SXM5-80GB", "saturated", None), ("tgi", "H100-SXM5-80GB", "saturated", None),
+    ],
+)  # fmt: skip
+def test_nobody_says_how_many(framework: str, accelerator: str, kind: str, batch: int | None):
+    """A script's batch is of one sequence; an engine that takes in what comes is full."""
+    found = point(
+        framework=framework, accelerator=accelerator, concurrency=None, model="llama3-8b",
+        weights_precision="bf16", tp=1, num_gpus=1,
+    )  # fmt: skip
+    assert found.kind == kind
+    assert batch is None or found.request.plan.batch == batch
+
+
 def test_devices_without_a_layout_are_a_layout_that_is_left_open():
     found = point(tp=None, concurrency=None)
     assert found.kind == "saturated"

@@ -24,8 +24,16 @@ def cell(row: Mapping[str, Any], key: str) -> Any:
     return value
 
 
+BLANKS = ("", "-", "\u2013", "\u2014")
+"""What people write into a cell of which there is nothing to say."""
+
+GROUPED = r"\d{1,3}(,\d{3})+(\.\d+)?"
+"""A number whose thousands are set apart."""
+
+
 def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
-    """A table of runs with its numbers as such, and a name of every run.
+    """A table of runs with its numbers as such ('1,024' is one, a dash is none), and a name of
+    every run.
 
     where   the table's file, or what it is of
 
@@ -35,7 +43,9 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
     checked = table.copy()
     for column in (name for name in RUN_NUMBERS if name in table):
         given = table[column]
-        given = given.where(given.notna() & (given.astype(str).str.strip() != ""))
+        said = given.astype(str).str.strip()
+        given = given.where(given.notna() & ~said.isin(BLANKS))
+        given = given.mask(said.str.fullmatch(GROUPED), said.str.replace(",", ""))
         values = pd.to_numeric(given, errors="coerce").astype(float)
         finite = np.isfinite(values) | (column in ENDLESS)
         bad = given.notna() & ~((values >= 0) & finite)

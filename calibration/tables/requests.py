@@ -19,7 +19,7 @@ from calibration.tables.columns import attention_replicas, decoders, plan_column
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
-from calibration.tables.words import cached, stored
+from calibration.tables.words import cached, stored, told_month
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, known, parse, ported, recognised
 from predictor.errors import InputError
@@ -175,7 +175,7 @@ def _release(row: Mapping[Any, Any], framework: str) -> dict[str, str]:
     """The engine's release where the row states one and its releases are known; and a month: that
     of publication, or where nothing is said of the software that before it, since runs come before
     pages and a release of the same month can be as young as the page."""
-    month = re.sub(r"/.*", "", str(cell(row, "published") or ""))
+    month = told_month(cell(row, "published")) or ""
     if cell(row, "framework_version") is None:
         month = _before(month)
     found = {"era": month} if month else {}

@@ -19,7 +19,7 @@ from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from calibration.tables.waiting import calm_share, threads_of
-from calibration.tables.words import modules_of, recomputed, sharded, trained, yes
+from calibration.tables.words import modules_of, recomputed, sharded, told_month, trained, yes
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -196,7 +196,7 @@ def _request(
         "accelerator": cell(row, "accelerator"),
         "accelerators_per_node": cell(row, "gpus_per_node"),
         "inter_link_gbps": cell(row, "inter_link_gbps"),
-        "era": str(cell(row, "published") or "") or None,
+        "era": told_month(cell(row, "published")),
     }
     for key in ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "seq_len"):
         fields[key] = cell(row, key)

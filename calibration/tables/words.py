@@ -99,6 +99,20 @@ def recomputed(said: object) -> str | None:
     return _word(said, RECOMPUTE_WORDS)
 
 
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+def told_month(said: object) -> str | None:
+    """When a table says that something was ('2024-06-15', '2024/6', 'June 2024', '2024/2025'), as
+    YYYY-MM, or YYYY where it names no month; else as it is written, None where it is empty."""
+    text = str(said or "").strip().lower()
+    if found := re.match(r"((?:19|20)\d\d)(?:[-/.](1[0-2]|0?[1-9])(?!\d))?", text):
+        return f"{found[1]}-{int(found[2]):02}" if found[2] else found[1]
+    if found := re.fullmatch(rf"({'|'.join(MONTHS)})[a-z]*[ ,.-]+((?:19|20)\d\d)", text):
+        return f"{found[2]}-{MONTHS.index(found[1]) + 1:02}"
+    return text or None
+
+
 def modules_of(said: object) -> str | None:
     """Modules that are computed again, where a table lists nothing else ('mlp, core_attn')."""
     words = re.split(r"[\s,;+]+", str(said or "").strip().lower())

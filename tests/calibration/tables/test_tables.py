@@ -206,6 +206,9 @@ def test_how_long_a_run_waited_is_of_all_its_threads(value: object, shown: str) 
     table = pd.DataFrame({"step_time_s": [1.0, 2.0], "waited": [0.5, value]})
     with pytest.raises(InputError, match=f"line 3: waited must be a number from 0 up, got {shown}"):
         check_runs(table, "mine.csv")
+    apart = check_runs(table.assign(waited=["1,234.5", "\u2014"]), "mine.csv")["waited"]
+    assert apart.iloc[0] == 1234.5
+    assert np.isnan(apart.iloc[1])
     whole = check_runs(table.assign(waited=[None, 1.8]), "mine.csv")["waited"]
     assert np.isnan(whole[0])
     assert whole[1] == 1.8

@@ -2,7 +2,16 @@
 
 import pytest
 
-from calibration.tables.words import cached, modules_of, recomputed, sharded, stored, trained, yes
+from calibration.tables.words import (
+    cached,
+    modules_of,
+    recomputed,
+    sharded,
+    stored,
+    told_month,
+    trained,
+    yes,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +90,18 @@ def test_remarks_behind_a_word_do_not_hide_it() -> None:
     assert [modules_of(one) for one in said] == [
         "mlp,core_attn", "moe_act", None, None, None, None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "month"),
+    [
+        ("2024-06", "2024-06"), ("2024-06-15", "2024-06"), ("2024/6", "2024-06"), ("2024", "2024"),
+        ("2024/2025", "2024"), ("2025-02 (docs)", "2025-02"), ("June 2024", "2024-06"),
+        ("Sept. 2023", "2023-09"), ("2024-13", "2024"), ("soon", "soon"), ("", None), (None, None),
+    ],
+)  # fmt: skip
+def test_months(said: str | None, month: str | None) -> None:
+    assert told_month(said) == month
 
 
 def test_truths() -> None:

@@ -82,7 +82,8 @@ def _passing(layer: Iterable[Operator], size: float) -> Units:
         if one.op == "norm":
             stream = np.maximum(stream, size * one.m * one.n)
         elif one.op == "gemm":
-            wide = size * one.m * one.batch * (one.n + one.k)
+            there = np.asarray(one.count) > 0  # in that plan of a batch
+            wide = np.where(there, size * one.m * one.batch * (one.n + one.k), 0.0)
             widest[one.module] = np.maximum(widest.get(one.module, 0.0), wide)
     return {module: wide + stream for module, wide in widest.items()}
 

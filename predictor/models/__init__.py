@@ -11,6 +11,7 @@ from predictor.models.normed import has_closing_norms, has_head_norms, has_whole
 from predictor.models.quantization import Quantization
 from predictor.models.repeated import UNKNOWN, repeated_products
 from predictor.models.served import has_wide_router
+from predictor.models.streams import handed_width, sums_before
 from predictor.models.tower import Tower
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "encoder",
     "experts_hit",
     "from_config",
+    "handed_width",
     "hardware_flop_per_token",
     "has_closing_norms",
     "has_head_norms",
@@ -34,5 +36,6 @@ __all__ = [
     "model_flop_per_token",
     "narrowing",
     "repeated_products",
+    "sums_before",
     "tower_parameters",
 ]

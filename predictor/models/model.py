@@ -170,11 +170,6 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
         return self.is_sparse or self.is_compressed or bool(self.residual_block)
 
     @property
-    def handed_width(self) -> int:
-        """Width of what a layer hands to the next: the residual stream, or all of them."""
-        return self.hidden * max(self.streams, 1)
-
-    @property
     def attention_blocks(self) -> int:
         """Number of attention blocks, those of delta rules and convolutions aside."""
         if self.is_hybrid:

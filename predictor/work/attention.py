@@ -33,7 +33,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
             at.linear("attention.gate_in", gated if model.output_gate else queries, at.hidden)
     else:
         beside = gated if model.output_gate else queries * model.head_gate
-        beside = beside + sparse.joined_columns(at)
+        beside = beside + (0.0 if at.learning else sparse.joined_columns(at))
         width = queries * model.head_dim + keys * model.kv_head_columns + beside
         saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
         at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
@@ -55,9 +55,12 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
             saved=size * portion.tokens * gated,
         )
     out = queries * model.v_dim
-    # Fused attention has saved its output, which is the input of the projection unless it is gated.
-    kept = at.software.attention in SEPARATE or bool(np.any(gated))
-    saved = size * portion.tokens * out if kept else 0.0
+    # Fused attention has saved its output, which is the input of the projection unless it is gated,
+    # or in latents.
+    kept: Numeric = float(at.software.attention in SEPARATE or bool(np.any(gated)))
+    if model.is_latent and reading is not None:
+        kept = np.maximum(kept, sparse.longer(model, reading.keys))
+    saved = kept * size * portion.tokens * out
     at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
     at.closing_norm("attention.closing_norm")
     at.residual("attention.residual")
@@ -179,3 +182,4 @@ def _through_latents(at: WorkList, rows: Numeric) -> None:
     saved = at.size * rows * heads * each
     at.mixed("attention.absorb", rows, latent, each, heads, saved=saved, weights=True)
     at.mixed("attention.expand", rows, float(model.v_dim), latent, heads, weights=True)
+    at.adapter("attention.kv_up", heads * (each + model.v_dim), latent)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model
+from predictor.models import Model, handed_width
 from predictor.plans import SHARDINGS, TrainingPlan, distinct_share
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
@@ -314,12 +314,31 @@ def _ends(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
     ]
 
 
+def _taught(model: Model, plan: TrainingPlan) -> list[Collective]:
+    """What attention gives the keys that a token chose, added up over the heads of all ranks, for
+    what the indexer learns (Megatron Core, dsa.py: an all-reduce in 32 bits)."""
+    found = []
+    for count, one in model.attention_kinds:
+        if plan.index_loss and not plan.frozen and one.chooses and not one.index_block:
+            pooled = float(max(one.index_pool, 1))
+            columns = np.minimum(plan.seq_len / max(one.compression, 1.0), one.index_topk) / pooled
+            share = model.attention_share * count / max(model.attention_blocks, 1)
+            found.append(
+                Collective(
+                    "index.target.reduce", "allreduce", "forward", "layer", "tp",
+                    4.0 * plan.tokens * columns, share,
+                )
+            )  # fmt: skip
+    return found
+
+
 def step_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     """Collectives of one micro-batch inside a stage: tensor, context and expert parallelism."""
     whole = plan.recipe.activation * plan.tokens * float(model.hidden)
     return [
         *_tensor_parallel(model, plan, whole),
         *_ends(plan, whole),
+        *_taught(model, plan),
         *context_parallel(model, plan),
         *_expert_parallel(model, plan),
     ]
@@ -334,7 +353,7 @@ def pipeline_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     each: Numeric = plan.recipe.activation
     if not np.all(np.isnan(plan.handed_bytes)):
         each = np.where(np.isnan(plan.handed_bytes), each, plan.handed_bytes)
-    message = each * plan.tokens * float(model.handed_width) / plan.tp
+    message = each * plan.tokens * handed_width(model) / plan.tp
     behind = "stage" if plan.p2p_overlap else ""
     crossing = np.where(plan.pp > 1, 1.0, 0.0)
     return [

@@ -124,12 +124,13 @@ def _out_groups(at: WorkList, width: Numeric) -> None:
     dtype = at.linear_dtype if at.software.cache else at.software.core
     groups = np.maximum(at.model.out_groups / at.portion.tp, 1.0)
     name, each = "attention.out_groups", width / groups
-    saved = at.size * tokens * width
+    trained = not (at.learning and at.learning.frozen)
+    saved = at.size * tokens * width * trained
     at.product(name, "fwd", tokens, rank, each, dtype=dtype, batch=groups, saved=saved)
     if at.learning:
         back = partial(at.product, phase="backward", dtype=dtype, batch=groups)
         back(f"{name}.dgrad", "dgrad", tokens, each, rank)
-        if not at.learning.frozen:
+        if trained:
             back(f"{name}.wgrad", "wgrad", rank, each, tokens, out_bytes=4.0)
 
 
@@ -138,21 +139,25 @@ def _compressor(at: WorkList) -> None:
     when a key is complete, by a softmax over each channel's weights. While there is a cache, what
     is incomplete is kept beside it."""
     model, tokens = at.model, at.portion.tokens
-    columns = float(model.compressor_width + model.index_compressor_width)
+    own, chooser = float(model.compressor_width), float(model.index_compressor_width)
+    columns = own if at.learning else own + chooser
     at.linear("compress.in", columns, at.hidden, adapted=False, dtype=at.software.core)
     if at.software.cache:
         at.stream("compress.keep", "elementwise", "copy", tokens, columns, 2.0 * WIDE)
-    each = model.overlap * (WIDE if at.software.cache else at.size)
+    _summed(at, "compress.sum", columns)
+    if at.learning and chooser:
+        sparse.project(at, "index.compress", chooser, at.hidden, at.software.core)
+        _summed(sparse.learnt(at), "index.compress_sum", chooser)
+
+
+def _summed(at: WorkList, name: str, columns: float) -> None:
+    """Projections of the tokens of a key, summed; kept where the sum is learned."""
+    rows, each = at.portion.tokens, at.model.overlap * (WIDE if at.software.cache else at.size)
+    saved = at.size * rows * columns
     at.stream(
-        "compress.sum",
-        "elementwise",
-        "other",
-        tokens,
-        columns,
-        each,
-        backward=("other", 2.0 * each),
-        saved=at.size * tokens * columns,
-    )
+        name, "elementwise", "other", rows, columns, each, backward=("other", 2.0 * each),
+        saved=saved,
+    )  # fmt: skip
 
 
 def _indexer(at: WorkList) -> None:
@@ -172,7 +177,8 @@ def read(at: WorkList, reading: Reading) -> None:
     if model.is_sparse:
         sparse.prompt_choice(at, reading, model.compression)
     queries, d = model.heads / at.portion.tp / reading.split, float(model.head_dim)
-    held = d * (reading.keys + _compressed(model, reading.keys))
+    beside = _compressed(model, reading.keys)
+    held = d * (reading.keys + beside)
     sparse.attend(
         at,
         reading,
@@ -184,6 +190,7 @@ def read(at: WorkList, reading: Reading) -> None:
         queries=queries,
         longest=_seen(model, reading.keys),
         seen=attended_keys(model, sparse.asking(at, reading), reading.keys),
+        told=np.minimum(beside, float(model.index_topk)) if model.is_sparse else 0.0,
     )
 
 

@@ -15,13 +15,13 @@ from predictor.work.recompute import region_repeats
 
 def context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     """What the ranks that split a sequence exchange for attention, by kind of attention block."""
-    kinds, blocks = model.attention_kinds, max(model.attention_blocks, 1)
-    if len(kinds) == 1:
-        return _exchanged(kinds[0][1], plan, model.attention_share)
+    blocks = max(model.attention_blocks, 1)
+    kind = "allgather" if plan.cp_kind == "ulysses" else plan.cp_kind
+    kind = "ulysses" if exchanges_heads(model, plan) else kind
     return [
         found
-        for n, one in kinds
-        for found in _exchanged(one, plan, model.attention_share * n / blocks)
+        for n, one in model.attention_kinds
+        for found in _exchanged(one, plan, model.attention_share * n / blocks, kind)
     ]
 
 
@@ -39,8 +39,17 @@ def _token_width(model: Model, plan: TrainingPlan) -> Numeric:
     return chosen + model.index_head_dim
 
 
-def _exchanged(model: Model, plan: TrainingPlan, share: float) -> list[Collective]:
+def exchanges_heads(model: Model, plan: TrainingPlan) -> bool:
+    """Whether ranks that divide a sequence exchange heads for tokens: by Ulysses, unless keys are
+    chosen or compressed in some layers, which queries of any token may ask for."""
+    kinds = (one for _, one in model.attention_kinds)
+    return plan.cp_kind == "ulysses" and not any(k.is_sparse or k.is_compressed for k in kinds)
+
+
+def _exchanged(model: Model, plan: TrainingPlan, share: float, kind: str) -> list[Collective]:
     """The same of blocks that are alike.
+
+    kind   'ring', 'allgather' or 'ulysses', of what attends to all keys
 
     A ring passes keys and values on behind the attention to those that are there; a gathering
     fetches all of them first, as where each token chooses its own among them; Ulysses exchanges
@@ -55,7 +64,7 @@ def _exchanged(model: Model, plan: TrainingPlan, share: float) -> list[Collectiv
     else:
         core = "attention" if model.windowed_share < 1.0 else WINDOWED
         gradient = f"{core}.bwd"
-    kind = "gather" if model.is_sparse or model.is_compressed else plan.cp_kind
+    kind = "allgather" if model.is_sparse or model.is_compressed else kind
     for phase, name, behind, volume in (
         ("forward", "attention.exchange", core, 1.0),
         ("recompute", "attention.exchange.again", f"{core}.again", 1.0),

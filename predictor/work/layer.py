@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.arrays import Numeric
-from predictor.models import Model
+from predictor.models import Model, sums_before
 from predictor.records import dataclass
 from predictor.work import compressed, delta_rule, mamba, short_conv
 from predictor.work.attention import attention_block, decode, read
@@ -52,7 +52,11 @@ tokens and which are above 0, 17 each; repetition 10, frequency 24, presence 17
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How many blocks of each kind a list counts: those of all layers, or of the mean layer."""
+    """How many blocks of each kind a list counts: those of all layers, or of the mean layer.
+
+    dense, moe  of the mean layer one of each that there is, whose modules are counted apart
+    every       mixers and feed-forward blocks of all kinds together
+    """
 
     attention: float
     mamba: float
@@ -60,6 +64,13 @@ class Blocks:
     conv: float
     dense: float
     moe: float
+    every: float
+
+
+def _every(model: Model) -> float:
+    """Mixers and feed-forward blocks of all layers."""
+    others = model.mamba_layers + model.delta_layers + model.conv_layers
+    return float(model.attention_blocks + others + model.ffn_blocks)
 
 
 def all_blocks(model: Model) -> Blocks:
@@ -71,12 +82,12 @@ def all_blocks(model: Model) -> Blocks:
         conv=float(model.conv_layers),
         dense=float(model.ffn_blocks - model.moe_layers),
         moe=float(model.moe_layers),
+        every=_every(model),
     )
 
 
 def mean_layer(model: Model) -> Blocks:
-    """Mixers per layer, and one feed-forward block of each kind that there is: their modules are
-    counted apart."""
+    """Blocks per layer."""
     return Blocks(
         attention=model.attention_share,
         mamba=model.mamba_share,
@@ -84,6 +95,7 @@ def mean_layer(model: Model) -> Blocks:
         conv=model.conv_share,
         dense=1.0 if model.dense_share or not model.is_moe else 0.0,
         moe=1.0,
+        every=_every(model) / model.layers,
     )
 
 
@@ -126,9 +138,7 @@ def _chosen_residual(at: WorkList) -> None:
     configuration key `attn_res_block_size`; ggml-org/llama.cpp pull request 26185, 2026). Every
     rank does all of it, in one kernel that reads each once. Gradients read them once more, and add
     to the gradient of each."""
-    each = at.model.residual_block
-    layers = at.model.layers
-    before = sum(layer // each for layer in range(layers)) / layers
+    before = sums_before(at.model)
     at.stream(
         "residual.choose",
         "elementwise",
@@ -150,9 +160,9 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     """
     model = at.model
     if model.residual_block:
-        _chosen_residual(at.on("layer", held.attention + held.delta + held.dense + held.moe))
+        _chosen_residual(at.on("layer", held.every))
     if model.streams > 1:
-        compressed.streams(at.on("layer", held.attention + held.delta + held.dense + held.moe))
+        compressed.streams(at.on("layer", held.every))
     for place in _kinds(at, held):
         attention_block(place, reading)
     if model.is_hybrid:

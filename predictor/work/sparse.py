@@ -76,7 +76,9 @@ def projections(at: WorkList) -> None:
     model, h, tokens = at.model, at.hidden, at.portion.tokens
     if model.index_block:
         columns = joined_columns(at)
-        at.stream("index.rope", "elementwise", "rope", tokens, columns, 2.0 * at.size)
+        if at.learning:
+            project(at, "index.query", columns, h)
+        rotated(at, "index.rope", "rope", columns, 2.0 * at.size)
         return
     width = float(model.index_heads * model.index_head_dim)
     each = float(model.index_head_dim * (2 if model.index_pool else 1))
@@ -94,7 +96,12 @@ def _learns(at: WorkList) -> bool:
     return at.learning is not None and at.learning.index
 
 
-def project(at: WorkList, name: str, columns: float, depth: float, dtype: str = "") -> None:
+def learnt(at: WorkList) -> WorkList:
+    """The same place for what chooses keys, which has gradients where it learns."""
+    return at if _learns(at) else at.unlearned
+
+
+def project(at: WorkList, name: str, columns: Numeric, depth: float, dtype: str = "") -> None:
     """A projection of an indexer: its input has no gradient, its weights where it learns."""
     at.unlearned.linear(name, columns, depth, dtype=dtype)
     if _learns(at):
@@ -104,10 +111,10 @@ def project(at: WorkList, name: str, columns: float, depth: float, dtype: str = 
         )  # fmt: skip
 
 
-def rotated(at: WorkList, name: str, variant: str, columns: float, moved: float) -> None:
+def rotated(at: WorkList, name: str, variant: str, columns: Numeric, moved: float) -> None:
     """Position encoding or rotation of index queries and keys, which are kept where they learn."""
-    tokens, place = at.portion.tokens, at if _learns(at) else at.unlearned
-    place.stream(
+    tokens = at.portion.tokens
+    learnt(at).stream(
         name, "elementwise", variant, tokens, columns, moved, backward=(variant, moved),
         saved=at.size * tokens * columns if variant == "rope" else 0.0,
     )  # fmt: skip
@@ -151,10 +158,10 @@ def _scores(at: WorkList) -> Numeric:
 def _moved(at: WorkList, query: Numeric, keys: Numeric, seen: Numeric) -> Numeric:
     """Traffic of one sequence's scores [bytes]: queries, each cached key once, and 32 bits of each
     score that is kept."""
-    model = at.model
-    queries = query * heads_of(at) * model.index_head_dim * (2.0 if model.index_block else 1.0)
-    held = keys * pooled(model) * index_bytes(model)
-    return queries + held + 4.0 * query * seen * _scores(at)
+    model, width = at.model, float(at.model.index_head_dim)
+    wide = at.size if at.learning else 2.0 if model.index_block else 1.0
+    held = at.size * width if at.learning else pooled(model) * index_bytes(model)
+    return query * heads_of(at) * width * wide + keys * held + 4.0 * query * seen * _scores(at)
 
 
 def _largest(at: WorkList, rows: Numeric, seen: Numeric) -> None:
@@ -200,21 +207,23 @@ def _taught(at: WorkList, reading: Reading, ratio: float) -> None:
     scores' softmax and their divergence, in 32 bits; the indexer's scores once more and the two
     products of their gradient (cuDNN front end 1.24 to 1.28: score recompute, indexer backward)."""
     model, size = at.model, at.size
-    sequences, query, most = reading.sequences, reading.query, float(model.index_topk)
-    longest = np.minimum(reading.keys / ratio, most)
-    seen = keys_seen(reading.keys, reading.keys, 1.0, most * ratio) / ratio
+    sequences, query = reading.sequences, reading.query
+    together = ratio if model.is_compressed else 1.0  # tokens of a key that attention sees
+    most = float(model.index_topk) * together
+    longest = np.minimum(reading.keys, most)
+    seen = keys_seen(reading.keys, reading.keys, 1.0, most)
     if model.is_latent:
         wide = float(model.kv_lora_rank + model.qk_rope_head_dim)
     else:
         wide = float(model.qk_dim)
     queries = np.maximum(model.heads / at.portion.tp, LEAST_ROWS)
     chooser = float(model.index_head_dim)
-    for name, op, heads, width, products, phase in (
-        ("index.target", "attention_prefill", queries, wide, 1.0, "forward"),
-        ("index.scores.bwd", "attention_backward", heads_of(at), chooser, 3.0, "backward"),
+    for name, op, heads, width, products, phase, each in (
+        ("index.target", "attention_prefill", queries, wide, 1.0, "forward", together),
+        ("index.scores.bwd", "attention_backward", heads_of(at), chooser, 3.0, "backward", ratio),
     ):
         batch = sequences * heads
-        moved = size * width * (query * batch + sequences * reading.keys / ratio)
+        moved = size * width * (query * batch + sequences * reading.keys / each)
         at.operators.append(
             Operator(
                 name=name,
@@ -224,15 +233,16 @@ def _taught(at: WorkList, reading: Reading, ratio: float) -> None:
                 module=at.module,
                 dtype=at.software.core,
                 m=query,
-                n=longest,
+                n=longest / each,
                 k=0.5 * width,
                 batch=batch,
-                flop=products * 2.0 * batch * query * width * seen,
-                bytes=products * (moved + 4.0 * sequences * query * seen),
+                flop=products * 2.0 * batch * query * width * seen / each,
+                bytes=products * (moved + 4.0 * sequences * query * seen / each),
                 count=at.share,
             )
         )
-    at.stream("index.loss", "softmax", "fwd", sequences * query, seen, 16.0, alone=True)
+    rows, columns = sequences * query, seen / ratio
+    at.stream("index.loss", "softmax", "fwd", rows, columns, 16.0, alone=True)
 
 
 def asking(at: WorkList, reading: Reading) -> Numeric:
@@ -272,7 +282,17 @@ def prompts(at: WorkList, reading: Reading) -> None:
         queries=queries,
         longest=np.minimum(reading.keys, most),
         seen=attended_keys(model, asking(at, reading), reading.keys),
+        told=_told(at, np.minimum(reading.keys, most)),
     )
+
+
+def _told(at: WorkList, chosen: Numeric) -> Numeric:
+    """Numbers that say which keys a token chose: of each, of those that stand for several tokens,
+    or of blocks, for each key head."""
+    model = at.model
+    if model.index_block:
+        return kv_heads(model, at.portion.tp) * chosen / model.index_block
+    return chosen / pooled(model)
 
 
 def attend(
@@ -287,21 +307,24 @@ def attend(
     queries: Numeric,
     longest: Numeric,
     seen: Numeric,
+    told: Numeric,
 ) -> None:
     """Attention of new tokens over keys of their own choice, and its gradients; kept are queries
-    and outcome, the keys' rows that they are told by, and which were chosen.
+    and outcome with a sum of each head, a rank's own keys, and which were chosen.
 
     rows     of the matrix unit that a token's heads take
     d        mean of the widths of a key and of its values
     held     elements of keys and values of a sequence
     queries  heads of a token
     longest, seen  keys of a token, at most and on average
+    told     numbers of 32 bits that say which keys a token sees
     """
     sequences, query, size = reading.sequences, reading.query, at.size
     batch = sequences * rows
     flop = 4.0 * batch * query * d * seen
     moved = size * sequences * (query * queries * 2.0 * d + held)
-    saved = moved + sequences * query * 4.0 * (queries + longest)
+    own = held * query / reading.keys  # what other ranks hold is gathered again
+    saved = sequences * (size * (query * queries * 2.0 * d + own) + 4.0 * query * (queries + told))
     parts = [("", "attention_prefill", "forward", flop, moved, saved)]
     if at.learning:  # gradients of keys are added up in 32 bits
         back = 2.0 * moved + 8.0 * sequences * held

@@ -17,6 +17,7 @@ from predictor.models import Model
 from predictor.plans import FROZEN_BYTES, SHARDINGS, TrainingPlan
 from predictor.records import replace
 from predictor.work.communication import Held
+from predictor.work.context import exchanges_heads
 from predictor.work.cores import Reading
 from predictor.work.layer import embedding, head, layer_blocks, mean_layer
 from predictor.work.mixture import expert_tokens
@@ -79,10 +80,11 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
 
 def training_reading(model: Model, plan: TrainingPlan) -> Reading:
     """The sequences of a micro-batch. Ulysses gives each context-parallel rank whole sequences of
-    fewer heads (Jacobs et al. 2023); the other kinds leave it all heads of a part of the sequence,
-    cut so that all ranks have as many keys to see. Packed documents attend to themselves alone:
+    fewer heads (Jacobs et al. 2023); the other kinds, and what chooses or compresses keys
+    (`context.exchanges_heads`), leave it all heads of a part of the sequence, cut so that all ranks
+    have as many keys to see. Packed documents attend to themselves alone:
     as so many equal ones with as much attention."""
-    whole = plan.cp_kind == "ulysses"
+    whole = exchanges_heads(model, plan)
     sequences, length = plan.micro_batch, plan.seq_len
     if not np.all(np.isnan(plan.document)):
         length = np.where(np.isnan(plan.document), plan.seq_len, plan.document)

@@ -354,12 +354,16 @@ class WorkList:
                 self.stream(
                     f"{name}.bias", "elementwise", "bias_grad", m, n, self.size, phase="backward"
                 )
-        elif adapted and (learning.trained == "lora" or name in QKV):
-            self._adapter(learning.rank, name, m, n, k)
+        elif adapted:
+            self.adapter(name, n, k, m)
 
-    def _adapter(self, rank: Numeric, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
-        """y += (x A) B with A[k, r] and B[r, n], in 16 bits, and the gradients of both."""
-        size = self.size
+    def adapter(self, name: str, n: Numeric, k: Numeric, m: Numeric | None = None) -> None:
+        """y += (x A) B with A[k, r] and B[r, n], in 16 bits, and the gradients of both, of the
+        portion's tokens unless rows are stated; nothing where `name` has no adapter."""
+        learning, size = self.learning, self.size
+        if not learning or not learning.frozen or not learning.trains(True, name in QKV):
+            return
+        rank, m = learning.rank, self.portion.tokens if m is None else m
         for part, columns, depth in (("a", rank, k), ("b", n, rank)):
             label = f"{name}.lora_{part}"
             saved = size * m * rank if part == "b" else 0.0
@@ -397,8 +401,8 @@ class WorkList:
 
     def residual(self, name: str) -> None:
         """What a block adds to the residual stream, dropped out before where the list says so;
-        nothing where the next norm adds it."""
-        if self.software.sums:
+        nothing where the next norm adds it, or where several streams are mixed."""
+        if self.software.sums or self.model.streams > 1:
             return
         rows, h, size, mask = self.portion.rows, self.hidden, self.size, self.mask
         forward, backward = written.addition(self.software)
@@ -414,14 +418,9 @@ class WorkList:
         )
         if mask:
             self.stream(
-                f"{name}.dropout.bwd",
-                "elementwise",
-                "dropout_bwd",
-                rows,
-                h,
-                2 * size + 1,
+                f"{name}.dropout.bwd", "elementwise", "dropout_bwd", rows, h, 2 * size + 1,
                 phase="backward",
-            )
+            )  # fmt: skip
 
     def activation(
         self,
@@ -490,11 +489,12 @@ class WorkList:
         """A product of two activations, or (`weights`) of one with a matrix for each of the batch,
         and its gradients; `repeated` where its outcome is not kept and the backward pass computes
         it once more."""
-        self.product(name, "bmm", m, n, k, batch=batch, saved=saved)
+        frozen = bool(weights and self.learning and self.learning.frozen)
+        self.product(name, "bmm", m, n, k, batch=batch, saved=0.0 if frozen else saved)
         if not self.learning:
             return
         if repeated:
             self.product(f"{name}.repeat", "bmm", m, n, k, batch=batch, phase="backward")
         self.product(f"{name}.dgrad", "bmm_bwd", m, k, n, batch=batch, phase="backward")
-        if not (weights and self.learning.frozen):
+        if not frozen:
             self.product(f"{name}.wgrad", "bmm_bwd", n, k, m, batch=batch, phase="backward")

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 LISTED = 24
 """Most choices that one line names."""
 
+FEW = 4
+"""Most choices that are asked for where a name is the beginning of several."""
+
 
 class InputError(ValueError):
     """Bad input: an unknown name, an impossible plan, a malformed file.
@@ -29,7 +32,8 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 
 
 def unknown(what: str, name: object, choices: Iterable[str], hint: str = "") -> InputError:
-    """Build the error for a name that is not among `choices`.
+    """Build the error for a name that is not among `choices`; those are asked for of which it is
+    the first words, the nearest otherwise.
 
     Where nothing resembles it, up to `LISTED` choices are named; of more, `hint` says where they
     can be seen.
@@ -37,7 +41,10 @@ def unknown(what: str, name: object, choices: Iterable[str], hint: str = "") -> 
     choices = list(choices)
     message = f"unknown {what} {str(name)!r}"
     near = nearest(str(name), choices)
-    if near is not None:
+    whole = [one for one in choices if one.lower().startswith(f"{str(name).lower()}-")]
+    if 1 < len(whole) <= FEW:
+        message += f"; did you mean {' or '.join(map(repr, whole))}?"
+    elif near is not None:
         message += f"; did you mean {near!r}?"
     elif len(choices) <= LISTED:
         message += f"; known: {', '.join(choices)}"

@@ -105,6 +105,8 @@ def test_what_nothing_is_called_is_an_error_that_names_the_nearest() -> None:
     assert catalog.read_model_name("org/some-other-13b") is None
     with pytest.raises(InputError, match="did you mean 'llama3-70b'"):
         catalog.model("llama-70b")
+    with pytest.raises(InputError, match="mean 'deepseek-v4-flash' or 'deepseek-v4-pro'"):
+        catalog.model("DeepSeek-V4")
 
 
 def test_what_begins_with_a_word_is_near_where_nothing_else_does() -> None:

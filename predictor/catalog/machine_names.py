@@ -207,6 +207,10 @@ AROUND = re.compile(
 """What of a name says of which generation, board or memory an accelerator is."""
 
 
+BOARDS = re.compile(r"\b(dgx|hgx)\b")
+"""What a name says of NVIDIA's boards, which not every accelerator comes on ('dgx-a10')."""
+
+
 def _words(name: str) -> str:
     """Words of a name in the order of letters, without `VENDORS`, `AROUND` and `LOOSE`."""
     plain = re.sub(r"[^a-z0-9]+", " ", name.lower())
@@ -246,7 +250,17 @@ def read_accelerator_name(name: str) -> str | None:
     directory = tables.data_dir()
     if exact := _accelerators(directory).get(fold(name)) or _beginning(name) or _loosely(name):
         return exact
-    return _only(name, sorted(_in_any_order(directory).get(_words(name), ())))
+    found = _only(name, sorted(_in_any_order(directory).get(_words(name), ())))
+    return found if found and (_on_board(found) or not BOARDS.search(name.lower())) else None
+
+
+def _on_board(accelerator: str) -> bool:
+    """Whether there are systems of an accelerator on boards of NVIDIA's."""
+    systems = tables.rows("systems")
+    return any(
+        BOARDS.search(name.lower()) and row["accelerator"] == accelerator
+        for name, row in systems.items()
+    )
 
 
 def accelerator_of(name: str) -> str | None:

@@ -9,7 +9,7 @@ def sums_before(model: Model) -> float:
     """Sums of earlier blocks that a layer chooses its input among, on average; the embedding and
     its own sum aside (`Model.residual_block`)."""
     each, layers = model.residual_block, model.layers
-    return sum(layer // each for layer in range(layers)) / layers if each else 0.0
+    return sum(layer // each for layer in range(layers)) / max(layers, 1) if each else 0.0
 
 
 def handed_width(model: Model) -> float:

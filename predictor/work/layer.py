@@ -95,7 +95,7 @@ def mean_layer(model: Model) -> Blocks:
         conv=model.conv_share,
         dense=1.0 if model.dense_share or not model.is_moe else 0.0,
         moe=1.0,
-        every=_every(model) / model.layers,
+        every=_every(model) / max(model.layers, 1),
     )
 
 

@@ -185,6 +185,7 @@ def read(at: WorkList, reading: Reading) -> None:
         _label(model),
         variant="mla",
         rows=np.maximum(queries, sparse.LEAST_ROWS),
+        columns=d,
         d=d,
         held=held,
         queries=queries,

@@ -83,7 +83,8 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
     """Fused attention, which keeps no scores and visits only the keys that a query sees.
 
     Head sizes of queries (with keys) and values may differ: `k` is their mean, with which the
-    arithmetic is exact. Queries and outcome, keys and values pass through memory once.
+    arithmetic is exact. Queries and outcome, keys and values pass through memory once; all but the
+    outcome is made again where latents are expanded again.
     """
     model, size = at.model, at.size
     queries, heads = _heads(at, reading)
@@ -120,6 +121,7 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
                 bytes=traffic,
                 count=at.share,
                 saved=at.kept(kept),
+                remade=1.0 - 0.5 * model.v_dim / both,
                 core=True,
                 idle=read / longest - 1.0,
                 windowed=float(windowed),

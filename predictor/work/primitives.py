@@ -31,6 +31,7 @@ class Operator:
     bytes    least traffic to and from memory [bytes]
     count    executions per unit of `module`
     saved    bytes that one execution keeps from the forward to the backward pass
+    remade   of attention: share of them that projections from latents make again, 0..1
     core     belongs to the attention core, which selective recomputation repeats
     idle     keys outside the window per key within it
     windowed 1 where the kernel is one for windows, whether the window binds or not
@@ -55,6 +56,7 @@ class Operator:
     bytes: Numeric = 0.0
     count: Numeric = 1.0
     saved: Numeric = 0.0
+    remade: Numeric = 0.0
     core: bool = False
     idle: Numeric = 0.0
     windowed: Numeric = 0.0

@@ -15,7 +15,6 @@ from predictor.models import UNKNOWN, Model, has_closing_norms, repeated_product
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.work.primitives import Operator
-from predictor.work.sparse import LEAST_ROWS
 
 BEHIND_NORMS = (
     "attention.qkv", "attention.q_down", "attention.down", "mlp.up", "moe.router", "mamba.in",
@@ -49,30 +48,15 @@ class Part:
     """
 
     repeats: Callable[[Operator], bool]
-    frees: Callable[[Operator, Model, TrainingPlan], Numeric]
+    frees: Callable[[Operator, Model], Numeric]
     regions: tuple[str, ...] = ()
 
 
-def _queries_keys_values(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric:
-    """Fused attention keeps queries, keys, values and its output; all but the last come again. Of
-    what sees latents or compressed keys, which are kept as they are, the queries do, with what was
-    kept to make them."""
-    if operator.name in ("attention.absorb", "attention.query_norm"):
-        return 1.0
-    if operator.op != "attention_prefill" or not operator.core:
-        return 0.0
-    if not model.is_compressed and operator.name != "attention.chosen":
-        return (2.0 * model.qk_dim + model.v_dim) / (2.0 * model.qk_dim + 2.0 * model.v_dim)
-    width = float(model.head_dim) if model.is_compressed else _stored(model)
-    heads = model.heads / plan.tp
-    sequences = operator.batch / np.maximum(heads, LEAST_ROWS)
-    queries = plan.recipe.activation * operator.m * sequences * heads * width
-    return queries / np.maximum(operator.saved, 1.0)
-
-
-def _stored(model: Model) -> float:
-    """Width of a latent key with its position."""
-    return float(model.kv_lora_rank + model.qk_rope_head_dim)
+def _queries_keys_values(operator: Operator, _: Model) -> Numeric:
+    """What attention keeps that is projected from latents comes again (`Operator.remade`), and so
+    does all that is kept to make it."""
+    whole = operator.name in ("attention.absorb", "attention.query_norm")
+    return 1.0 if whole else operator.remade
 
 
 UP = (
@@ -82,7 +66,7 @@ UP = (
 """What follows the latents, up to attention."""
 
 
-def _streams(operator: Operator, model: Model, plan: TrainingPlan) -> float:
+def _streams(operator: Operator, model: Model) -> float:
     """Streams come again from a layer's and from what its blocks put out, which is kept."""
     if not operator.name.startswith("streams."):
         return 0.0
@@ -94,12 +78,12 @@ SHARED = ("shared.up", "shared.activation", "shared.down")
 PARTS: dict[str, Part] = {
     "core_attn": Part(
         lambda o: o.core,
-        lambda o, *_: float(o.core and o.op in ("softmax", "elementwise")),
+        lambda o, _: float(o.core and o.op in ("softmax", "elementwise")),
         ("attention",),
     ),
     "layernorm": Part(
         lambda o: o.op == "norm",
-        lambda o, *_: float(o.name in BEHIND_NORMS),
+        lambda o, _: float(o.name in BEHIND_NORMS),
     ),
     "mhc": Part(
         lambda o: o.name.startswith("streams."),
@@ -111,23 +95,19 @@ PARTS: dict[str, Part] = {
     ),
     "mlp": Part(
         lambda o: o.module == "dense" and o.name not in OUTSIDE,
-        lambda o, *_: float(o.name in ("mlp.activation", "mlp.down")),
+        lambda o, _: float(o.name in ("mlp.activation", "mlp.down")),
         ("mlp.up",),
     ),
-    "mlp_act": Part(
-        lambda o: o.name == "mlp.activation", lambda o, *_: float(o.name == "mlp.down")
-    ),
+    "mlp_act": Part(lambda o: o.name == "mlp.activation", lambda o, _: float(o.name == "mlp.down")),
     "moe": Part(
         lambda o: o.module == "moe" and o.name not in OUTSIDE,
-        lambda o, *_: float(o.module == "moe" and o.name not in (*OUTSIDE, "moe.router")),
+        lambda o, _: float(o.module == "moe" and o.name not in (*OUTSIDE, "moe.router")),
         ("shared.up", "moe"),
     ),
-    "moe_act": Part(
-        lambda o: o.name == "moe.activation", lambda o, *_: float(o.name == "moe.down")
-    ),
+    "moe_act": Part(lambda o: o.name == "moe.activation", lambda o, _: float(o.name == "moe.down")),
     "shared_experts": Part(
         lambda o: o.name in SHARED,
-        lambda o, *_: float(o.name in SHARED),
+        lambda o, _: float(o.name in SHARED),
         ("shared.up",),
     ),
 }
@@ -181,5 +161,5 @@ def freed(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric:
     """Share of an operator's saved bytes that selective recomputation need not keep, 0..1."""
     if plan.recompute != "selective":
         return 0.0
-    shares = [PARTS[name].frees(operator, model, plan) for name in plan.recompute_parts]
+    shares = [PARTS[name].frees(operator, model) for name in plan.recompute_parts]
     return np.asarray(np.minimum(sum(shares, 0.0), 1.0))

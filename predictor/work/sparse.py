@@ -263,11 +263,11 @@ def prompts(at: WorkList, reading: Reading) -> None:
     held: Numeric
     if model.is_latent:
         latent = float(model.kv_lora_rank)
-        stored = latent + model.qk_rope_head_dim
-        d, held = 0.5 * (stored + latent), stored
+        columns = latent + model.qk_rope_head_dim
+        d, held = 0.5 * (columns + latent), columns
         rows, variant = np.maximum(queries, LEAST_ROWS), "mla"
     else:
-        d = 0.5 * (model.qk_dim + model.v_dim)
+        columns, d = float(model.qk_dim), 0.5 * (model.qk_dim + model.v_dim)
         held = 2.0 * d * kv_heads(model, at.portion.tp)
         variant = "flash"
     most = float(model.index_topk)
@@ -277,6 +277,7 @@ def prompts(at: WorkList, reading: Reading) -> None:
         "attention.chosen",
         variant=variant,
         rows=rows,
+        columns=columns,
         d=d,
         held=held * reading.keys,
         queries=queries,
@@ -302,6 +303,7 @@ def attend(
     *,
     variant: str,
     rows: Numeric,
+    columns: float,
     d: float,
     held: Numeric,
     queries: Numeric,
@@ -313,6 +315,7 @@ def attend(
     and outcome with a sum of each head, a rank's own keys, and which were chosen.
 
     rows     of the matrix unit that a token's heads take
+    columns  width of a query
     d        mean of the widths of a key and of its values
     held     elements of keys and values of a sequence
     queries  heads of a token
@@ -323,6 +326,7 @@ def attend(
     batch = sequences * rows
     flop = 4.0 * batch * query * d * seen
     moved = size * sequences * (query * queries * 2.0 * d + held)
+    asked = size * sequences * query * queries * columns
     own = held * query / reading.keys  # what other ranks hold is gathered again
     saved = sequences * (size * (query * queries * 2.0 * d + own) + 4.0 * query * (queries + told))
     parts = [("", "attention_prefill", "forward", flop, moved, saved)]
@@ -346,6 +350,7 @@ def attend(
                 bytes=traffic,
                 count=at.share,
                 saved=at.kept(kept),
+                remade=asked / saved,
                 core=True,
             )
         )

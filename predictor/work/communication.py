@@ -24,6 +24,7 @@ from predictor.work.context import context_parallel
 from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Collective, Group
 from predictor.work.recompute import comes_again, ends_early, region_repeats
+from predictor.work.sparse import longer, pooled
 
 PASSES = "passes"
 """What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
@@ -316,19 +317,30 @@ def _ends(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
 
 def _taught(model: Model, plan: TrainingPlan) -> list[Collective]:
     """What attention gives the keys that a token chose, added up over the heads of all ranks, for
-    what the indexer learns (Megatron Core, dsa.py: an all-reduce in 32 bits)."""
-    found = []
+    what the indexer learns (Megatron Core, dsa.py: an all-reduce in 32 bits); nothing of sequences
+    that are no longer than what is chosen."""
+    if not plan.index_loss or plan.frozen:
+        return []
+    found, blocks = [], max(model.attention_blocks, 1)
+    length = np.where(np.isnan(plan.document), plan.seq_len, plan.document)
     for count, one in model.attention_kinds:
-        if plan.index_loss and not plan.frozen and one.chooses and not one.index_block:
-            pooled = float(max(one.index_pool, 1))
-            columns = np.minimum(plan.seq_len / max(one.compression, 1.0), one.index_topk) / pooled
-            share = model.attention_share * count / max(model.attention_blocks, 1)
+        if not one.chooses or one.index_block:  # whose index heads are divided as the others are
+            continue
+        columns = np.minimum(length / max(one.compression, 1), one.index_topk) / pooled(one)
+        share: Numeric = model.attention_share * count / blocks
+        share = share if one.is_compressed else share * longer(one, length)
+        for phase, again, part in _passes(plan, "index"):
             found.append(
                 Collective(
-                    "index.target.reduce", "allreduce", "forward", "layer", "tp",
-                    4.0 * plan.tokens * columns, share,
+                    name=f"index.target.reduce{again}",
+                    op="allreduce",
+                    phase=phase,
+                    module="layer",
+                    group="tp",
+                    bytes=4.0 * plan.tokens * columns,
+                    count=share * part,
                 )
-            )  # fmt: skip
+            )
     return found
 
 

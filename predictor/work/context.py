@@ -16,8 +16,8 @@ from predictor.work.recompute import region_repeats
 def context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     """What the ranks that split a sequence exchange for attention, by kind of attention block."""
     blocks = max(model.attention_blocks, 1)
-    kind = "allgather" if plan.cp_kind == "ulysses" else plan.cp_kind
-    kind = "ulysses" if exchanges_heads(model, plan) else kind
+    stated = plan.cp_kind != "ulysses" or exchanges_heads(model, plan)
+    kind = plan.cp_kind if stated else "allgather"
     return [
         found
         for n, one in model.attention_kinds

@@ -169,7 +169,12 @@ def test_what_an_indexer_learns_from_by_hand() -> None:
     (added,) = [o for o in taught if o.name == "index.target.reduce"]
     assert (added.op, added.group) == ("allreduce", "tp")
     assert added.bytes == pytest.approx(4 * LENGTH * 2048)  # of every head's scores the sum
+    assert added.count == 1.0
     assert not [o for o in step_collectives(DSA, made(tp=4.0)) if o.name.startswith("index")]
+    short = step_collectives(DSA, made(index_loss=True, tp=4.0, seq_len=2048.0))
+    assert [float(o.count) for o in short if o.name.startswith("index")] == [0.0]
+    again = step_collectives(DSA, made(index_loss=True, tp=4.0, recompute="full"))
+    assert [o.phase for o in again if o.name.startswith("index")] == ["forward", "recompute"]
     together = listed(POOLED, index_loss=True)  # 2,048 tokens, by keys that stand for 16
     share = sum(float(o.count) for o in together["index.target"])
     width = POOLED.kv_lora_rank + POOLED.qk_rope_head_dim

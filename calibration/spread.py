@@ -117,31 +117,30 @@ def with_spread(
         sigma_moe=other_mixtures,
         spreads=dict.fromkeys(MAKERS, (dense, mixture)),
     )
-    return _with_untimed(fitted, [one for one in every if one.untimed], q, level)
+    # From however few there are, since the others' kernels say nothing of them.
+    untimed = [one for one in every if one.untimed]
+    of = "of models with attention over chosen or compressed keys"
+    if not untimed:
+        return fitted
+    sigma, source = _beside(replace(fitted, sigma_untimed=0.0), untimed, q, level, of)
+    return replace(fitted, sigma_untimed=sigma, sources={**run.sources, "sigma_untimed": source})
 
 
-def _with_untimed(
-    run: RunParameters, found: Sequence[Residual], q: float, level: float
-) -> RunParameters:
-    """Run parameters with what a run adds to its spread whose model has attention that nobody
-    timed: as `sigma_unnamed`, from however few such runs there are, since their own kernels say
-    nothing of them; as it is where there is none.
+def _beside(
+    run: RunParameters, found: Sequence[Residual], q: float, level: float, told: str
+) -> tuple[float, str]:
+    """What some runs add to the spread of the others, and from what it is known: the
+    log-standard-deviation beside a run's own with which `level` of them lie inside (`run_sigma`).
 
     found   errors of such runs
+    told    whose they are
     """
-    if not found:
-        return run
-    run = replace(run, sigma_untimed=0.0)
-    wide = [replace(one, sigma=float(np.hypot(one.sigma, _own(run, one)))) for one in found]
-    return replace(
-        run,
-        sigma_untimed=run_sigma(wide, q, level),
-        sources={
-            **run.sources,
-            "sigma_untimed": f"errors of {len(found)} runs of models with attention over chosen or "
-            "compressed keys, every source left out of the fit",
-        },
-    )
+    wide = []
+    for one in found:
+        own = run.spread(one.moe, one.framework, untimed=one.untimed)
+        wide.append(replace(one, sigma=float(np.hypot(one.sigma, own))))
+    source = f"errors of {len(found)} runs {told}, every source left out of the fit"
+    return run_sigma(wide, q, level), source
 
 
 def _enough(found: list[Residual]) -> list[Residual]:
@@ -196,26 +195,13 @@ def with_plan_spread(run: RunParameters, found: Sequence[Residual]) -> RunParame
 def with_unnamed_spread(
     run: RunParameters, found: Sequence[Residual], q: float, level: float
 ) -> RunParameters:
-    """Run parameters with what a run adds to its spread of which nobody says the framework: the
-    log-standard-deviation beside the run's own with which `level` of such runs lie inside (as
-    `run_sigma`); as they are where fewer than `LEAST_SOURCES` have some.
+    """Run parameters with what a run adds to its spread of which nobody says the framework
+    (`_beside`); as they are where fewer than `LEAST_SOURCES` have some.
 
     found   errors of runs whose framework was hidden from the prediction, their source left out of
             what was fitted
     """
     if len({one.source for one in found}) < LEAST_SOURCES:
         return run
-    wide = [replace(one, sigma=float(np.hypot(one.sigma, _own(run, one)))) for one in found]
-    return replace(
-        run,
-        sigma_unnamed=run_sigma(wide, q, level),
-        sources={
-            **run.sources,
-            "sigma_unnamed": f"errors of {len(found)} runs whose framework was hidden, every "
-            "source left out of the fit",
-        },
-    )
-
-
-def _own(run: RunParameters, one: Residual) -> float:
-    return run.spread(one.moe, one.framework, untimed=one.untimed)
+    sigma, source = _beside(run, found, q, level, "whose framework was hidden")
+    return replace(run, sigma_unnamed=sigma, sources={**run.sources, "sigma_unnamed": source})

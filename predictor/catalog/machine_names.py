@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -162,12 +162,15 @@ def system_in(text: str, accelerator: str) -> str | None:
 
 @lru_cache(maxsize=4)
 def _accelerators(directory: Path) -> Mapping[str, str]:
-    found = {}
+    return {fold(name): row for name, row in _named()}
+
+
+def _named() -> Iterator[tuple[str, str]]:
+    """Every name of every accelerator, and its row."""
     for row, content in tables.rows("accelerators").items():
         others = words()["accelerators"].get(row, ())
         for name in (row, *tables.aliases_of(content), *others):
-            found[fold(name)] = row
-    return found
+            yield name, row
 
 
 def _beginning(name: str) -> str | None:
@@ -223,10 +226,8 @@ def _words(name: str) -> str:
 def _in_any_order(directory: Path) -> Mapping[str, frozenset[str]]:
     """Accelerators by the words of their names."""
     found: dict[str, set[str]] = {}
-    for row, content in tables.rows("accelerators").items():
-        others = words()["accelerators"].get(row, ())
-        for name in (row, *tables.aliases_of(content), *others):
-            found.setdefault(_words(name), set()).add(row)
+    for name, row in _named():
+        found.setdefault(_words(name), set()).add(row)
     return {key: frozenset(rows) for key, rows in found.items()}
 
 

@@ -7,7 +7,7 @@ people write; the words are those of `data/defaults/names.yaml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,11 @@ AT_WORK = re.compile(r"a\d+(\.\d+)?[bm]|\d+e")
 """A word of a name that says how many parameters are at work, or how many experts there are."""
 
 
-def _beginnings(bare: list[str]) -> Iterator[str]:
-    """Key of what a name begins with up to its size, where no more follows than what is at work:
-    people leave that out."""
-    if len(bare) > 2 and AT_WORK.fullmatch(bare[-1]) and SIZE.fullmatch(bare[-2]):
-        yield key(bare[:-1])
+def _begun(bare: list[str]) -> str:
+    """Key of what a name begins with up to its size, where no more follows than what is at work,
+    which people leave out; else ''."""
+    more = len(bare) > 2 and AT_WORK.fullmatch(bare[-1]) and SIZE.fullmatch(bare[-2])
+    return key(bare[:-1]) if more else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,10 @@ class _Index:
         left = _bare(cut)
         loose = [_loose(left)[0], key(left).replace(".", "")]
         places = [(self.whole, key(cut)), (self.bare, key(left)), *((self.loose, k) for k in loose)]
-        for table, spelling in places:
+        for table, spelling in (*places, (self.begun, _begun(left))):
             table.setdefault(spelling, set()).add(row)
             if reason:
                 self.why[spelling] = reason
-        for spelling in _beginnings(left):
-            self.begun.setdefault(spelling, set()).add(row)
-            if reason:
-                self.why.setdefault(spelling, reason)
 
 
 @lru_cache(maxsize=4)

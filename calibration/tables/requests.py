@@ -72,8 +72,9 @@ SCRIPTED = (
     *DECODE_ONLY, "huggingface", "optimum-habana", "transformers-neuronx", "megatron-lm",
     "deepspeed", "fastertransformer",
 )  # fmt: skip
-"""Engines of a batch that a script makes, of one sequence where it is not told how many (optimum-
-habana's `--batch_size 1`); the others take in what comes."""
+"""Engines of a batch that a script makes, of one sequence where it is not told how many (default of
+optimum-habana's `--batch_size`, and of the others' examples, from memory); the rest take in what
+comes."""
 
 LAYER_SPLIT = ("llama.cpp", "exllamav2", "huggingface")
 """Engines without tensor parallelism, whatever a table calls their devices: whole layers on each

@@ -65,7 +65,8 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
 
 INTERLEAVED = (
     "attention_layers", "mamba_layers", "delta_layers", "choosing_layers", "pooling_layers",
-    "borrowing_layers", "conv_layers", "sharing_layers",
+    "borrowing_layers", "conv_layers", "sharing_layers", "reading_layers", "decoder_layers",
+    "decoder_choosers", "ngram_layers",
 )  # fmt: skip
 """Layers of kinds that take turns, so that a shorter model has as large a share of each."""
 

@@ -195,10 +195,15 @@ NEEDED = {
     "index_topk": ("index_heads", "index_head_dim"),
     "index_block": ("index_topk",),
     "index_pool": ("index_topk", "kv_lora_rank"),
-    "sharing_layers": ("index_topk", "kv_lora_rank"),
+    "sharing_layers": ("index_topk",),
     "whole_layers": ("index_block",),
     "choosing_layers": ("choosing_ratio", "index_topk", "out_groups"),
     "pooling_layers": ("pooling_ratio", "out_groups"),
+    "reading_layers": ("choosing_layers", "index_from_keys"),
+    "decoder_layers": ("decoder_choosers", "index_topk", "out_groups", "index_from_keys"),
+    "decoder_choosers": ("decoder_layers",),
+    "candidates": ("decoder_layers",),
+    "ngram_layers": ("ngram_rows", "ngram_lookups", "ngram_width"),
     "out_groups": ("out_rank", "q_lora_rank", "qk_rope_head_dim", "sliding_window"),
     "window_heads": ("sliding_window",),
     "window_kv_heads": ("sliding_window",),
@@ -257,7 +262,8 @@ def _check_kinds(spec: ModelSpec, where: str) -> None:
     keys = spec.window_kv_heads or spec.kv_heads or spec.heads
     if heads % keys:
         raise InputError(f"{where}: window_kv_heads {keys} does not divide its {heads} heads")
-    sparse = max(spec.choosing_layers + spec.pooling_layers, spec.whole_layers)
+    compressed = spec.choosing_layers + spec.pooling_layers + spec.decoder_layers
+    sparse = max(compressed, spec.whole_layers)
     if sparse > spec.layers:
         raise InputError(
             f"{where}: {sparse} layers that choose, pool or see all keys are more than the "
@@ -266,6 +272,25 @@ def _check_kinds(spec: ModelSpec, where: str) -> None:
     if spec.sharing_layers and spec.sharing_layers >= spec.layers - spec.delta_layers:
         raise InputError(
             f"{where}: sharing_layers {spec.sharing_layers} leave no layer that chooses keys"
+        )
+    if spec.sharing_layers and not (spec.kv_lora_rank or spec.out_groups):
+        raise InputError(f"{where}: sharing_layers needs kv_lora_rank or out_groups")
+    if spec.out_groups and not spec.sharing_layers <= spec.reading_layers < max(
+        spec.choosing_layers, 1
+    ):
+        raise InputError(
+            f"{where}: sharing_layers {spec.sharing_layers}, reading_layers {spec.reading_layers} "
+            f"and choosing_layers {spec.choosing_layers} must grow in this order"
+        )
+    if spec.decoder_choosers > spec.decoder_layers:
+        raise InputError(
+            f"{where}: decoder_choosers {spec.decoder_choosers} are more than the "
+            f"{spec.decoder_layers} decoder_layers"
+        )
+    if spec.ngram_layers > spec.layers - spec.decoder_layers:
+        raise InputError(
+            f"{where}: ngram_layers {spec.ngram_layers} are more than the layers before the "
+            "decoder's"
         )
     if spec.out_groups and spec.heads % spec.out_groups:
         raise InputError(

@@ -215,6 +215,15 @@ class ModelSpec(Spec):
     choosing_ratio: Natural = 0
     pooling_layers: Natural = 0
     pooling_ratio: Natural = 0
+    reading_layers: Natural = 0
+    decoder_layers: Natural = 0
+    decoder_choosers: Natural = 0
+    candidates: Natural = 0
+    index_from_keys: bool = False
+    ngram_layers: Natural = 0
+    ngram_rows: Natural = 0
+    ngram_lookups: Natural = 0
+    ngram_width: Natural = 0
     out_groups: Natural = 0
     out_rank: Natural = 0
     streams: Natural = 0

@@ -25,7 +25,7 @@ from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.records import dataclass
 from predictor.timing import RunParameters
-from predictor.work import adapter_bytes, cache_bytes, state_bytes
+from predictor.work import adapter_bytes, cache_bytes, state_bytes, table_bytes
 
 WIDE_LOGIT = 4.0
 """Bytes of a logit as it is drawn from: products leave 16 bits, which engines copy to fp32 before
@@ -90,7 +90,16 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     tables = np.where(np.asarray(plan.pp) > 1, words, words + model.head_parameters) / plan.tp
     tables = tables + model.embedding_parameters - words
     tables = tables + model.input_projection + model.stream_matrix + model.norm_parameters
-    return np.asarray((narrow * matrices + blocks * dense + experts) * layers + ends * tables)
+    whole = (narrow * matrices + blocks * dense + experts) * layers + ends * tables
+    return np.asarray(whole + _ngram_bytes(model, plan, narrow) if model.ngram_layers else whole)
+
+
+def _ngram_bytes(model: Model, plan: ServingPlan, narrow: float) -> Numeric:
+    """Tables of n-grams, which ranks divide unless the host has them, and the projections of what
+    they give, which every rank has whole [bytes]."""
+    project = model.ngram_layers * (narrow * model.ngram_matrix + 2.0 * model.ngram_vectors)
+    here = 0.0 if plan.offload == "ngrams" else table_bytes(model)
+    return here / plan.tp + project
 
 
 def tower_bytes(model: Model, plan: ServingPlan) -> Numeric:
@@ -177,7 +186,7 @@ def serving_memory(
     activations, logits = _pass_bytes(model, plan, sequences)
     held_here = weights = weight_bytes(model, plan) + tower_bytes(model, plan)
     held_layers = np.ceil(model.layers / plan.pp)
-    if plan.offload != "none":
+    if plan.offload == "weights":
         # Of the layers' weights two are on the device at a time: one computes, one arrives.
         held_here = weights * 2.0 / held_layers
     here = held_layers / model.layers
@@ -191,7 +200,7 @@ def serving_memory(
     fixed = held_here + activations + logits + run.engine + live
     capacity = np.broadcast_to(_usable(plan, cluster.accelerator.memory, fixed, held_here), shape)
     room = np.maximum(capacity - fixed, 0.0)
-    if plan.offload != "none":
+    if plan.offload == "weights":
         room = np.maximum(HOST_USABLE * plan.host_memory / plan.gpus - weights, 0.0)
     whole = held(plan.input_len + plan.output_len)
     mean = held(plan.input_len + 0.5 * plan.output_len)
@@ -203,7 +212,7 @@ def serving_memory(
         "activations": activations + logits,
         "runtime": run.engine,
     }
-    if plan.offload != "none":
+    if plan.offload == "weights":
         classes["cache"] = np.zeros(shape)
     if np.any(plan.adapters):
         classes["adapters"] = live

@@ -4,6 +4,7 @@ from predictor.models.attended import attended_keys
 from predictor.models.counts import experts_hit, keys_seen
 from predictor.models.encoder import around_layers, encoder, tower_parameters
 from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
+from predictor.models.halves import parts, passing_share
 from predictor.models.huggingface import from_config, is_config
 from predictor.models.model import Model
 from predictor.models.narrowing import narrowing
@@ -35,6 +36,8 @@ __all__ = [
     "keys_seen",
     "model_flop_per_token",
     "narrowing",
+    "parts",
+    "passing_share",
     "repeated_products",
     "sums_before",
     "tower_parameters",

@@ -1,8 +1,8 @@
-"""Configurations of models whose layers differ in how they compress or choose keys: DeepSeek-V4,
-MiniMax-M3.
+"""Configurations of models whose layers differ in how they compress or choose keys: DeepSeek-V4 and
+V4.1, MiniMax-M3.
 
-Read off the configuration classes of transformers (2026): deepseek_v4 @ 015c078, minimax_m3_vl @
-01a05aa, which fill in what published files leave out.
+Read off the configuration classes of transformers (2026): deepseek_v4 @ 015c078, deepseek_v41 @
+0a2080b, minimax_m3_vl @ 01a05aa, which fill in what published files leave out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ V4 = {
     "sliding_window": 128, "shared_experts": 1,
 }  # fmt: skip
 """What DeepSeek-V4's configuration class takes where a file says nothing."""
+
+
+V41 = {"q_lora_rank": 1280, "index_heads": 32}
+"""What that of DeepSeek-V4.1 takes instead."""
 
 
 def _listed(kinds: Any, layers: int, known: tuple[str, ...], where: str) -> list[str]:
@@ -76,6 +80,97 @@ def deepseek_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
         found[f"{name}_ratio"] = rates.get(kind, usual)
 
 
+def _layers_named(
+    content: Mapping[str, Any], key: str, usual: list[int], layers: int, where: str
+) -> set[int]:
+    """Layers that a list names, the first of all as 0; as usual without it."""
+    listed = usual if content.get(key) is None else content[key]
+    if not isinstance(listed, list) or set(listed) - set(range(layers)):
+        raise InputError(f"{where}: key '{key}' must list numbers of layers from 0 to {layers - 1}")
+    return set(listed)
+
+
+def _sections(content: Mapping[str, Any], layers: int, where: str) -> tuple[int, int, int, int]:
+    """Layers with a window alone, with keys of several tokens, how many tokens those are, and
+    layers with keys of one token each, which come in this order."""
+    usual = [0, 0, *[2] * (layers // 2 - 2), *[1] * (layers - layers // 2)]
+    listed = content.get("compress_ratios") or usual
+    key = f"{where}: key 'compress_ratios'"
+    if not isinstance(listed, list) or len(listed) < layers:
+        raise InputError(f"{key} must list a number for each of the {layers} layers")
+    own = listed[:layers]
+    windows, last = own.count(0), own.count(1)
+    several = sorted(set(own) - {0, 1})
+    ratio = several[0] if several else 0
+    if (
+        len(several) > 1
+        or own != [0] * windows + [ratio] * own.count(ratio) * bool(ratio) + [1] * last
+    ):
+        raise InputError(
+            f"{key} must list zeros, then one number above 1, then ones; other orders are not "
+            "predicted"
+        )
+    return windows, layers - windows - last, ratio, last
+
+
+def deepseek_v41(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """DeepSeek-V4.1: which layers make keys, choose among them, or see what others made and chose;
+    tables of n-grams."""
+    layers = found["layers"]
+    for name, usual in {**V4, **V41}.items():
+        found.setdefault(name, usual)
+    windows, several, ratio, last = _sections(content, layers, where)
+    first = layers - last
+    makes = _layers_named(content, "kv_source_layer_ids", [2, 8, 14, 20], layers, where)
+    also = sorted(makes | set(range(first + 4, layers, 4)))
+    chooses = _layers_named(content, "index_source_layer_ids", also, layers, where)
+    starts = ({windows} if several else set()) | ({first} if last else set())
+    late = {layer for layer in makes if layer >= first}
+    if not starts <= makes <= chooses or late > {first} or min(chooses, default=0) < windows:
+        raise InputError(
+            f"{where}: keys 'kv_source_layer_ids' and 'index_source_layer_ids' must name the first "
+            "layer of each ratio, of the last ratio no other, and each that makes keys must choose"
+        )
+    again = {layer for layer in chooses if layer >= first}
+    pool = content.get("candidate_source_layer_id", first)
+    if pool is not None and pool >= 0 and pool != first:
+        raise InputError(
+            f"{where}: key 'candidate_source_layer_id' other than {first} is not predicted"
+        )
+    blocks, size = (
+        content.get("candidate_topk_blocks", 2048),
+        content.get("candidate_block_size", 8),
+    )
+    found |= {
+        "choosing_layers": several,
+        "choosing_ratio": ratio,
+        "reading_layers": several - len(makes - late),
+        "sharing_layers": several - len(chooses - again),
+        "decoder_layers": last,
+        "decoder_choosers": len(again),
+        "candidates": blocks * size if pool is None or pool >= 0 else 0,
+        "index_from_keys": True,
+        "mtp_layers": 0,  # draft layers have experts of their own
+        **_tables(content, first, where),
+    }
+
+
+def _tables(content: Mapping[str, Any], first: int, where: str) -> Found:
+    """Tables of n-grams of DeepSeek-V4.1; `first` is the decoder's first layer."""
+    named = _layers_named(content, "engram_layer_ids", [], first or 1, where)
+    if not named:
+        return {}
+    rows, grams = content.get("engram_num_embeddings"), content.get("engram_max_ngram_size", 4)
+    if not isinstance(rows, list) or len(rows) != len(named):
+        raise InputError(f"{where}: key 'engram_num_embeddings' must list rows for each layer")
+    return {
+        "ngram_layers": len(named),
+        "ngram_rows": sum(rows),
+        "ngram_lookups": (grams - 1) * content.get("engram_n_heads", 8),
+        "ngram_width": content.get("engram_head_dim", 256),
+    }
+
+
 def minimax_m3(content: Mapping[str, Any], found: Found, where: str) -> None:
     """MiniMax-M3: leading layers are dense and see all keys; the others choose blocks of them."""
     layers, own = found["layers"], content.get("sparse_attention_config")
@@ -110,6 +205,7 @@ def minimax_m3(content: Mapping[str, Any], found: Found, where: str) -> None:
 READERS = {
     "deepseek_v4": deepseek_v4,
     "deepseek_ref": deepseek_v4,
+    "deepseek_v41_text": deepseek_v41,
     "minimax_m3_vl_text": minimax_m3,
 }
 """By `model_type`: completes what was found."""

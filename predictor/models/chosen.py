@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+SHARED_INDEX: dict[str, Any] = {"index_heads": 0, "index_head_dim": 0, "sharing_layers": 0}
+"""What a layer that chooses no keys itself has not."""
+
+NO_INDEX: dict[str, Any] = {"index_topk": 0, "index_pool": 0, **SHARED_INDEX}
+"""What a model that chooses no keys has not."""
+
 
 class ChosenKeys:
     """The part of a model that its indexers are: fields as `Model` has them."""

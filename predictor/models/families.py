@@ -194,6 +194,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "minimax_m3_vl_text": (MINIMAX_M3, _LLAMA),
     "deepseek_v4": (DEEPSEEK_V4, _LLAMA),
     "deepseek_ref": (DEEPSEEK_V4, _LLAMA),  # as checkpoints in 8 bits call it (sgl-project)
+    "deepseek_v41_text": (DEEPSEEK_V4, _LLAMA),
     "laguna": (STANDARD, _LLAMA),
     "mimo": (STANDARD, {"qkv_bias": True}),
     "ministral3": (STANDARD, _LLAMA),
@@ -379,8 +380,6 @@ NOT_READ = {
     "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
     "axk2": "gates of attention from latents, and norms with gates of their own",
     "cohere_compass_text": "an encoder only",
-    "deepseek_v41": "keys that layers share, prompts that pass half of the layers, and tables of "
-    "n-grams",
     "dory": "layers that run several times",
     "dots3_note_text": "windows whose latents have a size of their own",
     "ernie4_5_vl_moe_text": "experts for text and others for images",

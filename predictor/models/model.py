@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from predictor.arrays import Numeric
-from predictor.models.chosen import ChosenKeys
+from predictor.models.chosen import NO_INDEX, SHARED_INDEX, ChosenKeys
 from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
 from predictor.models.state_space import StateSpace
+from predictor.models.tables import Tables
 from predictor.models.tower import Tower
+from predictor.models.windows import Windows
 from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compressed):
+class Model(
+    StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compressed, Tables, Windows
+):
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
@@ -53,6 +53,16 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
     choosing_layers   layers that choose `index_topk` among keys which stand for `choosing_ratio`
                       tokens each; `pooling_layers` see all of those that stand for `pooling_ratio`
                       (DeepSeek-V4: `models.compressed`)
+    reading_layers    of the choosing layers those that see keys which an earlier one made; what the
+                      last `sharing_layers` of them see, one chose, too (DeepSeek-V4.1)
+    decoder_layers    last so many layers, which see keys of one token each that the first of them
+                      makes, so that prompts pass them over their last window alone
+                      (DeepSeek-V4.1); `decoder_choosers` choose anew, the first among all keys, the
+                      others among the `candidates` of its choice
+    index_from_keys   index keys are projected from compressed ones, whose sums do not overlap
+                      (DeepSeek-V4.1)
+    ngram_layers      layers that add what `ngram_lookups` rows of `ngram_width` say of a token and
+                      those before it, of `ngram_rows` in all (DeepSeek-V4.1)
     out_groups        > 0: the output of so many groups of heads is projected to `out_rank` each
                       before it is projected together (DeepSeek-V4)
     streams           > 1: residual streams (DeepSeek-V4; hyper-connections: Xie et al. 2026)
@@ -139,6 +149,15 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
     choosing_ratio: int = 0
     pooling_layers: int = 0
     pooling_ratio: int = 0
+    reading_layers: int = 0
+    decoder_layers: int = 0
+    decoder_choosers: int = 0
+    candidates: int = 0
+    index_from_keys: bool = False
+    ngram_layers: int = 0
+    ngram_rows: int = 0
+    ngram_lookups: int = 0
+    ngram_width: int = 0
     out_groups: int = 0
     out_rank: int = 0
     streams: int = 0
@@ -205,31 +224,6 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
         return self._share(self.ffn_blocks - self.moe_layers)
 
     @property
-    def windowed_share(self) -> float:
-        """Share of the attention blocks that see `sliding_window` keys at most, 0..1.
-
-        Read from `sliding_pattern`: 'all layers', 'alternating ...', '5 local : 1 global', or '...
-        every 4th layer full'; an empty pattern means all.
-        """
-        if not self.sliding_window or self.is_compressed:
-            return 0.0
-        own = self.layers - self.conv_layers
-        return 1.0 - self._full_layers(own) / max(own, 1)
-
-    def _full_layers(self, layers: int) -> int:
-        """Of the first `layers` layers those that see everything, as `sliding_pattern` says."""
-        pattern = self.sliding_pattern.lower()
-        if not self.sliding_window:
-            return layers
-        if mixed := re.search(r"(\d+) local : (\d+) global", pattern):
-            return layers // (int(mixed[1]) + int(mixed[2])) * int(mixed[2])
-        if pattern.startswith("alternating"):
-            return layers // 2
-        if sparse := re.search(r"every (\d+)(?:nd|rd|th) layer full", pattern):
-            return layers // int(sparse[1])
-        return 0
-
-    @property
     def borrows(self) -> bool:
         """Whether all attention blocks borrow keys and values: a kind of `attention_kinds`."""
         return 0 < self.layers <= self.borrowing_layers
@@ -246,18 +240,6 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
                 or self.borrowing_layers or self.values_are_keys):  # fmt: skip
             return ((self.attention_blocks, self),)
         return _kinds(self)
-
-    def mean_keys(self, seq_len: Numeric, windowed: bool) -> Numeric:
-        """Keys that a query sees, on average over a sequence of `seq_len` tokens.
-
-        A sliding window w: w (1 - w / 2s); chunks of w tokens, each causal in itself: w / 2.
-        """
-        if not windowed:
-            return 0.5 * seq_len if self.causal else seq_len
-        window = np.minimum(float(self.sliding_window), seq_len)
-        if self.sliding_pattern.startswith("chunked"):
-            return 0.5 * window
-        return np.asarray(window * (1.0 - 0.5 * window / seq_len))
 
     @property
     def qk_dim(self) -> int:
@@ -357,6 +339,7 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
             + self.layers * self.layer_input_matrix
             + self.input_projection
             + self.stream_matrix
+            + self.ngram_layers * self.ngram_matrix
         )
 
     @property
@@ -396,6 +379,7 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
             + self.moe_layers * self.norm_parameters
             + self.moe_layers * self.num_experts * sum(self.expert_vectors)
             + (self.mamba_layers + self.delta_layers + self.conv_layers + 1) * self.norm_parameters
+            + self.ngram_layers * self.ngram_vectors
         )
 
     @property
@@ -422,12 +406,14 @@ class Model(StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compre
             + self.vector_parameters
             + self.embedding_parameters
             + self.head_parameters
+            + self.ngram_parameters
         )
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token touches (all of them in a dense model)."""
         idle = self.moe_layers * (self.num_experts - self.top_k) * sum(self.expert_vectors)
+        idle += self.ngram_parameters - self.ngram_touched
         rest = self.parameters - self.matrix_parameters() - idle
         return rest + self.matrix_parameters(active=True)
 
@@ -467,17 +453,10 @@ def _wide(model: Model) -> Model:
     return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
 
 
-SHARED_INDEX: dict[str, Any] = {"index_heads": 0, "index_head_dim": 0, "sharing_layers": 0}
-"""What a layer that chooses no keys itself has not."""
-
-NO_INDEX: dict[str, Any] = {"index_topk": 0, "index_pool": 0, **SHARED_INDEX}
-"""What a model that chooses no keys has not."""
-
-
 @lru_cache(maxsize=256)
 def _sparse_kinds(model: Model) -> tuple[tuple[int, Model], ...]:
     """As `Model.attention_kinds`: layers with a window or all keys, that choose, that pool."""
-    if model.sharing_layers:
+    if model.sharing_layers and not model.is_compressed:
         choosing = model.attention_blocks - model.sharing_layers
         alike = replace(model, **SHARED_INDEX)
         return ((choosing, replace(model, sharing_layers=0)), (model.sharing_layers, alike))
@@ -485,11 +464,4 @@ def _sparse_kinds(model: Model) -> tuple[tuple[int, Model], ...]:
         whole = replace(model, whole_layers=0, index_block=0, **NO_INDEX)
         choosing = model.attention_blocks - model.whole_layers
         return ((model.whole_layers, whole), (choosing, replace(model, whole_layers=0)))
-    plain = replace(model, choosing_layers=0, pooling_layers=0, **NO_INDEX)
-    every = model.layers
-    found = (
-        (every - model.choosing_layers - model.pooling_layers, plain),
-        (model.choosing_layers, replace(model, choosing_layers=every, pooling_layers=0)),
-        (model.pooling_layers, replace(plain, pooling_layers=every)),
-    )
-    return tuple((count, kind) for count, kind in found if count)
+    return tuple((count, replace(model, **changes)) for count, changes in model.compressed_kinds)

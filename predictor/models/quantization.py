@@ -101,7 +101,8 @@ def read_quantization(content: Mapping[str, Any], where: str) -> Quantization | 
     precision, remark = METHODS[method](own, place)
     cache, further = _cache(own, place)
     others = ""
-    if precision == "fp8_block" and content.get("expert_dtype") == "fp4":  # DeepSeek-V4
+    experts = own.get("expert_dtype", content.get("expert_dtype"))  # DeepSeek-V4.1, V4
+    if precision == "fp8_block" and experts == "fp4":
         by_experts = ALGORITHMS.get(str(own.get("moe_quant_algo")), "w4a8_mxfp4_mxfp8")
         precision, others = by_experts, precision
     return Quantization(

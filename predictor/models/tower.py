@@ -73,7 +73,7 @@ def _read(own: Mapping[str, Any], outer: Mapping[str, Any], kind: str) -> dict[s
         if value is None:
             return None
         found[name] = value
-    found["gated"] = str(own.get("model_type", "")).startswith("qwen2_5_vl")
+    found["gated"] = str(own.get("model_type", "")).startswith(("qwen2_5_vl", "deepseek_v41"))
     return found | (_heard(own) if kind == "audio" else _seen(own, outer))
 
 
@@ -93,7 +93,8 @@ def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
         merged = max(inside // tokens, 1)
     else:
         ratio = outer.get("downsample_ratio") or own.get("pixel_shuffle_ratio")  # InternVL, Llama 4
-        side = int(own.get("spatial_merge_size") or (round(1.0 / ratio) if ratio else 1))
+        merge = own.get("spatial_merge_size") or own.get("downsample_ratio")  # DeepSeek-V4.1
+        side = int(merge or (round(1.0 / ratio) if ratio else 1))
         merged = side**2
         tokens = inside // merged
     joined = int(own.get("temporal_patch_size", 1))  # Qwen-VL: an image counts as two frames

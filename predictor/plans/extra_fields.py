@@ -33,7 +33,7 @@ GUESS_FIELDS = (
 HOST_FIELDS = (
     PlanField(
         "offload", WORD, "What lies in the host's memory.", ALL, choices=SERVING_OFFLOADS,
-        reason="nothing; `weights`: weights and cache",
+        reason="nothing; `weights`: weights and cache; `ngrams`: tables of n-grams alone",
     ),
     PlanField(
         "host_memory_gb", POSITIVE, "Memory of the hosts of all accelerators.", ("load", "memory"),

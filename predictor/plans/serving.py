@@ -61,8 +61,8 @@ floats by blocks (DeepSeek-V4)."""
 OTHERS = {"experts_below_fp8": "fp8_block"}
 """Data type of projections that are not the experts', where it is not 16 bits."""
 
-SERVING_OFFLOADS = ("none", "weights")
-"""What lies in the host's memory: nothing, or weights and cache."""
+SERVING_OFFLOADS = ("none", "weights", "ngrams")
+"""What lies in the host's memory: nothing, weights and cache, or tables of n-grams alone."""
 
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""

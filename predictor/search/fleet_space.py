@@ -154,7 +154,7 @@ def not_apart(plan: ServingPlan, fields: Mapping[str, Any]) -> str | None:
         return "prefill_workers 0 was asked for"
     if np.all(np.asarray(plan.output_len) < 2):
         return "nothing is decoded after the first token"
-    if plan.offload != "none":
+    if plan.offload == "weights":
         return "the cache lies in the host's memory"
     return None
 

@@ -21,7 +21,7 @@ from predictor.memory import node_memory, weight_bytes
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.parts import COMPUTE, Pass
-from predictor.work import read_bytes, state_bytes
+from predictor.work import read_bytes, state_bytes, table_bytes
 
 LINKS = ((2022.0, 25e9), (np.inf, 55e9))
 """Year before which an accelerator came, and what copies from its host reach [bytes/s]: 25 of
@@ -59,7 +59,7 @@ def attention_time(model: Model, plan: ServingPlan, sequences: Numeric, context:
 def with_prompts(found: Pass, model: Model, plan: ServingPlan, passes: Numeric) -> Pass:
     """Passes over prompts whose weights are streamed: what the stream takes beyond the device's own
     time. Where others decode, their passes stream already."""
-    if plan.offload == "none":
+    if plan.offload != "weights":
         return found
     alone = np.asarray(plan.serving) < 1
     stream = np.where(alone, passes * stream_time(model, plan), 0.0)
@@ -74,7 +74,7 @@ def with_decoding(
 
     context   cached tokens of each of `sequences` sequences
     """
-    if plan.offload == "none":
+    if plan.offload != "weights":
         return found
     terms = {**found.terms, "attention": np.zeros_like(found.compute)}
     device = sum((terms[name] for name in COMPUTE), np.zeros_like(found.compute))
@@ -90,7 +90,7 @@ def riding_along(prompts: Pass, decoding: Pass, plan: ServingPlan, each: Numeric
 
     each   passes that decode, per prompt
     """
-    if plan.offload == "none":
+    if plan.offload != "weights":
         return prompts
     idle = decoding.terms["host_transfer"] * each
     left = np.maximum(1.0 - idle / np.maximum(prompts.compute, 1e-12), 0.0)
@@ -99,11 +99,17 @@ def riding_along(prompts: Pass, decoding: Pass, plan: ServingPlan, each: Numeric
 
 
 def enforce_host(model: Model, plan: ServingPlan) -> None:
-    """Raise InputError where the host's memory does not hold the weights of one plan."""
-    need = float(weight_bytes(model, plan) * plan.gpus)
-    if plan.offload != "none" and float(plan.host_memory) < need:
+    """Raise InputError where the host's memory does not hold what one plan leaves there."""
+    if plan.offload == "none":
+        return
+    what, need = "weights", float(weight_bytes(model, plan) * plan.gpus)
+    if plan.offload == "ngrams":
+        if not model.ngram_layers:
+            raise InputError(f"offload ngrams: {model.name} has no tables of n-grams")
+        what, need = "tables of n-grams", table_bytes(model) * float(plan.gpus / plan.tp)
+    if float(plan.host_memory) < need:
         raise InputError(
-            f"host_memory_gb {float(plan.host_memory) / 1e9:g} is less than the weights of "
+            f"host_memory_gb {float(plan.host_memory) / 1e9:g} is less than the {what} of "
             f"{model.name}, {need / 1e9:.0f} GB: {(need - float(plan.host_memory)) / 1e9:.0f} GB "
             "are missing"
         )

@@ -262,10 +262,12 @@ def body(
     *,
     captured: Numeric,
     sustained: bool,
+    last: Numeric | None = None,
 ) -> Pass:
     """A pass over `tokens` tokens of one replica that yields `rows` rows of logits, without the
-    attention cores; floats or arrays of the plans' shape."""
-    layers = layers_of(model, cluster, plan, tokens, calibration, sustained)
+    attention cores; floats or arrays of the plans' shape. `last` of them pass the decoder's layers,
+    all unless stated."""
+    layers = layers_of(model, cluster, plan, tokens, calibration, sustained, last)
     ends = _kernels(
         build=lambda p, q: end_operators(model, p, q[0], q[1]),
         plan=plan,
@@ -276,16 +278,14 @@ def body(
         calibration=calibration,
         sustained=sustained,
     )
-    moved = pass_collectives(model, plan, tokens, rows)
+    moved = pass_collectives(model, plan, tokens, rows, last)
     talk = communication(moved, plan, cluster, calibration, captured)
     # Passes that decode have too few tokens to cut.
     if sustained and np.any(np.asarray(plan.expert_chunks) > 1) and model.is_moe:
         small = replace(plan, expert_load=plan.expert_load / plan.expert_chunks)
-        part = layers_of(model, cluster, small, tokens, calibration, sustained).plus(
-            communication(
-                pass_collectives(model, small, tokens, rows), small, cluster, calibration, captured
-            )
-        )
+        fewer = pass_collectives(model, small, tokens, rows, last)
+        part = layers_of(model, cluster, small, tokens, calibration, sustained, last)
+        part = part.plus(communication(fewer, small, cluster, calibration, captured))
         talk = _overlapped(talk, layers, part, plan.expert_chunks)
     return layers.plus(ends).plus(talk)
 
@@ -308,15 +308,17 @@ def layers_of(
     tokens: Numeric,
     calibration: Calibration,
     sustained: bool,
+    last: Numeric | None = None,
 ) -> Pass:
-    """Kernels of the layers over `tokens` tokens, without the attention cores. Whose experts have
-    more rows, with as many of them to read, is no quicker than with even loads, whatever tables of
-    even loads say of rows and experts that never met there."""
-    own = _layers_of(model, cluster, plan, tokens, calibration, sustained)
+    """Kernels of the layers over `tokens` tokens, of the decoder's over `last`, without the
+    attention cores. Whose experts have more rows, with as many of them to read, is no quicker than
+    with even loads, whatever tables of even loads say of rows and experts that never met there."""
+    given = (calibration, sustained, last)
+    own = _layers_of(model, cluster, plan, tokens, *given)
     if not (model.is_moe and np.any(np.asarray(plan.expert_load) > 1.0)):
         return own
     even = replace(plan, expert_load=np.minimum(plan.expert_load, 1.0))
-    return own.at_least(_layers_of(model, cluster, even, tokens, calibration, sustained))
+    return own.at_least(_layers_of(model, cluster, even, tokens, *given))
 
 
 def _layers_of(
@@ -326,14 +328,15 @@ def _layers_of(
     tokens: Numeric,
     calibration: Calibration,
     sustained: bool,
+    last: Numeric | None,
 ) -> Pass:
     """The kernels of `layers_of` at the plan's loads of experts."""
     layout: list[Numeric] = [plan.tp, plan.dp, plan.ep, plan.expert_load]
     layout += [plan.adapters, plan.adapter_rank]
     return _kernels(
-        build=lambda p, q: layer_operators(model, p, q[0]),
+        build=lambda p, q: layer_operators(model, p, *q),
         plan=plan,
-        own=[tokens],
+        own=[tokens] if last is None else [tokens, last],
         shared=layout,
         weights=None,
         accelerator=cluster.accelerator,

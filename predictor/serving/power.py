@@ -50,6 +50,7 @@ from predictor.work import (
     layer_operators,
     pass_collectives,
     pass_groups,
+    passing_tokens,
     prefill_attention,
 )
 
@@ -110,11 +111,13 @@ def _widened(product: Operator) -> Array:
     return np.asarray(product.flop) / (2.0 * rows) * np.ceil(rows / TILE)
 
 
-def _sent(model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric) -> Array:
+def _sent(
+    model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric, last: Numeric | None = None
+) -> Array:
     """Bytes that a rank sends in the collectives of a pass."""
     ranks = pass_groups(plan)
     found: Array = np.zeros(plan.shape)
-    for one in pass_collectives(model, plan, tokens, rows):
+    for one in pass_collectives(model, plan, tokens, rows, last):
         size = np.asarray(ranks[one.group].size, float)
         twice = 2.0 if one.op == "allreduce" else 1.0
         share = twice * (size - 1.0) / size
@@ -148,13 +151,14 @@ def prompt_work(found: InferencePrediction) -> PassWork:
     """Work of one prompt of a replica, as many read together as the prediction has."""
     model, plan, together = found.model, worker(found.plan), np.asarray(found.work.together)
     tokens = together * plan.new_tokens
-    past = plan.input_len - plan.new_tokens
+    past, last = plan.input_len - plan.new_tokens, passing_tokens(model, plan, tokens)
     operators = [
-        *layer_operators(model, plan, tokens),
+        *layer_operators(model, plan, tokens, last),
         *end_operators(model, plan, tokens, together),
         *prefill_attention(model, plan, together, plan.new_tokens, past),
     ]
-    work = _listed(operators, plan, _sent(model, plan, tokens, together), found.cluster.accelerator)
+    sent = _sent(model, plan, tokens, together, last)
+    work = _listed(operators, plan, sent, found.cluster.accelerator)
     work = _bound(work, *_rates(found))
     return _shared(work, together)
 

@@ -49,6 +49,7 @@ from predictor.serving.passes import (
 )
 from predictor.serving.spreads import LATE, sigmas
 from predictor.timing import Calibration, EngineParameters
+from predictor.work import passing_tokens
 
 ROUNDS = 4
 """Of the fixed point between how many requests decode and how long they do."""
@@ -128,6 +129,7 @@ def prompt_pass(
         calibration,
         captured=0.0,
         sustained=True,
+        last=passing_tokens(model, plan, tokens / count),
     ).times(count)
     past = plan.input_len - plan.new_tokens
     cores = prefill_cores(
@@ -269,6 +271,7 @@ def mixed_pass(
         calibration,
         captured=0.0,
         sustained=True,
+        last=passing_tokens(model, plan, fresh / count, rows),
     )
     shape = np.broadcast_shapes(plan.shape, np.shape(count))
     middle = np.broadcast_to(plan.input_len + 0.5 * plan.output_len, shape)[None]

@@ -9,6 +9,7 @@ from predictor.work.communication import (
     step_collectives,
 )
 from predictor.work.graphs import captured
+from predictor.work.ngrams import LOOKUP, ROW_BYTES, table_bytes
 from predictor.work.primitives import Collective, Group, Operator, streaming
 from predictor.work.recompute import freed
 from predictor.work.serving import (
@@ -19,6 +20,7 @@ from predictor.work.serving import (
     layer_operators,
     pass_collectives,
     pass_groups,
+    passing_tokens,
     prefill_attention,
     read_bytes,
     state_bytes,
@@ -34,7 +36,9 @@ from predictor.work.worklist import LAYER_MODULES
 
 __all__ = [
     "LAYER_MODULES",
+    "LOOKUP",
     "PASSES",
+    "ROW_BYTES",
     "SCORED",
     "Collective",
     "Group",
@@ -53,6 +57,7 @@ __all__ = [
     "layer_operators",
     "pass_collectives",
     "pass_groups",
+    "passing_tokens",
     "pipeline_collectives",
     "prefill_attention",
     "read_bytes",
@@ -60,5 +65,6 @@ __all__ = [
     "step_collectives",
     "step_operators",
     "streaming",
+    "table_bytes",
     "update_operators",
 ]

@@ -2,11 +2,15 @@
 
 One key head, whose keys are the values too. A compressor sums the projections of `compression`
 tokens into one key; choosing layers see those that an indexer with keys compressed alike chooses,
-pooling layers all. Kernels as in vLLM (vllm/models/deepseek_v4 @ 0484480, 2026): projections down
-to latent queries and the key in one product; norms, position encoding and the cache's writing in
-one kernel; a compressor's projections kept in 32 bits until its tokens are complete; attention of
-prompts and of new tokens over gathered keys; the output rotated back, projected by groups of heads
-and then together.
+pooling layers all. Of DeepSeek-V4.1 few layers make keys, and few choose: index keys are projected
+from compressed ones, and the decoder's layers choose among the candidates of its first (vllm/
+models/deepseek_v41/attention.py @ 02ee13b).
+
+Kernels as in vLLM (vllm/models/deepseek_v4 @ 0484480, 2026): projections down to latent queries and
+the key in one product; norms, position encoding and the cache's writing in one kernel; a
+compressor's projections kept in 32 bits until its tokens are complete; attention of prompts and of
+new tokens over gathered keys; the output rotated back, projected by groups of heads and then
+together.
 
 Training has no cache: compressed keys are summed in one kernel, of which gradients read and write
 as much again, and nothing is learned through a choice (`sparse`). Norms of queries head by head are
@@ -47,7 +51,7 @@ def key_bytes(model: Model, kv: str) -> float:
 def cache_bytes(model: Model, kv: str, tokens: Numeric) -> Numeric:
     """Cache of a sequence in one block of a model whose blocks are alike [bytes]."""
     held = np.minimum(tokens, float(model.sliding_window)) * key_bytes(model, kv)
-    if not model.compression:
+    if not model.makes_keys:
         return held
     beside = sparse.index_bytes(model)
     return held + np.asarray(tokens) / model.compression * (key_bytes(model, kv) + beside)
@@ -56,18 +60,24 @@ def cache_bytes(model: Model, kv: str, tokens: Numeric) -> Numeric:
 def read_bytes(model: Model, kv: str, tokens: Numeric) -> Numeric:
     """What a new token reads of it [bytes]: of chosen keys those, and all index keys."""
     own = np.asarray(_seen(model, tokens)) * key_bytes(model, kv)
-    return own + _compressed(model, tokens) * sparse.index_bytes(model)
+    return own + _scored(model, _compressed(model, tokens)) * sparse.index_bytes(model)
 
 
 def state_bytes(model: Model) -> float:
     """What one block keeps of tokens whose compressed key is incomplete [bytes]: their projections,
     of the tokens before too where sums overlap (vllm/models/deepseek_v4/compressor.py)."""
     width = model.compressor_width + model.index_compressor_width
-    return WIDE * model.overlap * model.compression * width
+    kept = model.overlap * model.compression if model.compression > 1 else 0
+    return WIDE * kept * width
 
 
 def _compressed(model: Model, tokens: Numeric) -> Numeric:
     return np.asarray(tokens, float) / model.compression if model.compression else 0.0
+
+
+def _scored(model: Model, keys: Numeric) -> Numeric:
+    """Of so many compressed keys those that a layer chooses among."""
+    return np.minimum(keys, float(model.candidates)) if model.candidates else keys
 
 
 def _seen(model: Model, tokens: Numeric) -> Numeric:
@@ -96,9 +106,9 @@ def block(at: WorkList, reading: Reading | None) -> None:
     if not at.software.cache:
         at.norm("attention.query_norm", tokens * queries, width)
     _rotated(at, "attention.rope", (queries + 1.0) * width)
-    if model.compression:
+    if model.makes_keys:
         _compressor(at)
-    if model.is_sparse:
+    if model.chooses:
         _indexer(at)
     if reading is not None:
         read(at, reading)
@@ -148,6 +158,9 @@ def _compressor(at: WorkList) -> None:
     if at.learning and chooser:
         sparse.project(at, "index.compress", chooser, at.hidden, at.software.core)
         _summed(sparse.learnt(at), "index.compress_sum", chooser)
+    if model.index_key_matrix:
+        width, rows = float(model.index_head_dim), tokens / model.compression
+        at.unlearned.linear("index.key", width, float(model.head_dim), rows=rows, adapted=False)
 
 
 def _summed(at: WorkList, name: str, columns: float) -> None:
@@ -174,7 +187,7 @@ def read(at: WorkList, reading: Reading) -> None:
     """Attention over sequences: choice where there is one, and all keys that a token sees, of which
     each is its own, so that a thread block has one token."""
     model = at.model
-    if model.is_sparse:
+    if model.chooses:
         sparse.prompt_choice(at, reading, model.compression)
     queries, d = model.heads / at.portion.tp / reading.split, float(model.head_dim)
     beside = _compressed(model, reading.keys)
@@ -219,8 +232,9 @@ def decode(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) ->
             core=True,
         )
     )
-    if model.is_sparse:
-        sparse.choice(at, sequences, _compressed(model, keys), guessed)
+    if model.chooses:
+        scored = _scored(model, _compressed(model, keys))
+        sparse.choice(at, sequences, scored, guessed)
 
 
 def streams(at: WorkList) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.arrays import Numeric
 from predictor.models import Model, sums_before
 from predictor.records import dataclass
-from predictor.work import compressed, delta_rule, mamba, short_conv
+from predictor.work import compressed, delta_rule, mamba, ngrams, short_conv
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading
 from predictor.work.mixture import mixture_block
@@ -163,6 +163,9 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
         _chosen_residual(at.on("layer", held.every))
     if model.streams > 1:
         compressed.streams(at.on("layer", held.every))
+    if model.ngram_layers:
+        share = held.attention * model.ngram_layers / model.attention_blocks
+        ngrams.added(at.on("layer", share))
     for place in _kinds(at, held):
         attention_block(place, reading)
     if model.is_hybrid:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model, experts_hit, has_whole_norms
+from predictor.models import Model, experts_hit, has_whole_norms, parts, passing_share
 from predictor.plans import KV_BYTES, ServingPlan
 from predictor.precision import ELEMENT_BYTES
 from predictor.work import compressed, delta_rule, mamba, short_conv
@@ -239,14 +239,29 @@ def state_bytes(model: Model, plan: ServingPlan) -> Numeric:
     return found
 
 
-def layer_operators(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Operator]:
+def passing_tokens(
+    model: Model, plan: ServingPlan, fresh: Numeric, decoded: Numeric = 0.0
+) -> Numeric | None:
+    """Tokens of a pass that go through the decoder's layers: all that are decoded, and of `fresh`
+    ones of prompts those of a window; None where all do."""
+    if not model.decoder_layers:
+        return None
+    return decoded + fresh * passing_share(model, plan.new_tokens)
+
+
+def layer_operators(
+    model: Model, plan: ServingPlan, tokens: Numeric, last: Numeric | None = None
+) -> list[Operator]:
     """Kernels of a pass over `tokens` tokens of one attention replica, attention cores and ends
-    aside."""
-    at = serving_list(model, plan, tokens)
-    layer_blocks(at, all_blocks(model), None)
+    aside; `last` of them pass the decoder's layers, all unless stated."""
+    found: list[Operator] = []
+    for one, many in parts(model, tokens, last):
+        at = serving_list(one, plan, many)
+        layer_blocks(at, all_blocks(one), None)
+        found += at.operators
     if not np.any(plan.adapters):
-        return at.operators
-    return at.operators + [_adapted(one, plan) for one in at.operators if one.op == "gemm"]
+        return found
+    return found + [_adapted(one, plan) for one in found if one.op == "gemm"]
 
 
 def _adapted(product: Operator, plan: ServingPlan) -> Operator:
@@ -308,10 +323,16 @@ def decode_attention(
 def prefill_attention(
     model: Model, plan: ServingPlan, sequences: Numeric, query: Numeric, past: Numeric = 0.0
 ) -> list[Operator]:
-    """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones."""
-    at = serving_list(model, plan, sequences * query)
-    reading_cores(at, all_blocks(model), prompts(model, sequences, query, past, plan.chunk))
-    return at.operators
+    """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones; in
+    the decoder's layers, of those of a window."""
+    found: list[Operator] = []
+    last = np.minimum(query, float(model.sliding_window)) if model.decoder_layers else None
+    for one, many in parts(model, query, last):
+        at = serving_list(one, plan, sequences * many)
+        before = past + query - many
+        reading_cores(at, all_blocks(one), prompts(one, sequences, many, before, plan.chunk))
+        found += at.operators
+    return found
 
 
 def pass_groups(plan: ServingPlan) -> dict[str, Group]:
@@ -346,10 +367,33 @@ def _sent_size(plan: ServingPlan) -> float:
 
 
 def pass_collectives(
-    model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric
+    model: Model,
+    plan: ServingPlan,
+    tokens: Numeric,
+    rows: Numeric,
+    last: Numeric | None = None,
 ) -> list[Collective]:
     """Collectives of a pass over `tokens` tokens with `rows` rows of logits, per replica; counts
-    are per pass."""
+    are per pass. `last` tokens pass the decoder's layers, all unless stated."""
+    size = ELEMENT_BYTES[plan.half]
+    whole = size * tokens * float(model.hidden)
+    found: list[Collective] = []
+    for one, many in parts(model, tokens, last):
+        found += _layer_collectives(one, plan, many)
+    found.append(_collective("embedding.reduce", "allreduce", "tp", whole, 1.0))
+    found.append(_collective("head.gather", "allgather", "tp", size * rows * model.vocab, 1.0))
+    found.append(_collective("pipeline", "p2p", "pp", whole / plan.tp, plan.pp - 1.0))
+    return found
+
+
+def _collective(
+    name: str, op: str, group: str, size: Numeric, count: Numeric, copies: float = 1.0
+) -> Collective:
+    return Collective(name, op, "forward", "pass", group, size, count, copies=copies)
+
+
+def _layer_collectives(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Collective]:
+    """Collectives of all layers over `tokens` tokens."""
     size, h = ELEMENT_BYTES[plan.half], float(model.hidden)
     whole = size * tokens * h
     held = all_blocks(model)
@@ -358,7 +402,7 @@ def pass_collectives(
     def add(
         name: str, op: str, group: str, size: Numeric, count: Numeric, copies: float = 1.0
     ) -> None:
-        found.append(Collective(name, op, "forward", "pass", group, size, count, copies=copies))
+        found.append(_collective(name, op, group, size, count, copies))
 
     mixers = held.attention + held.mamba + held.delta + held.conv
     add("attention.reduce", "allreduce", "tp", whole, mixers)
@@ -385,7 +429,7 @@ def pass_collectives(
                 add(f"moe.{step}", op, "ep", amount, across, float(model.top_k))
         add("moe.gather", "allgather", "etp", sent * plan.etp, held.moe)
         add("moe.scatter", "reducescatter", "etp", sent * plan.etp, held.moe)
-    add("embedding.reduce", "allreduce", "tp", whole, 1.0)
-    add("head.gather", "allgather", "tp", size * rows * model.vocab, 1.0)
-    add("pipeline", "p2p", "pp", whole / plan.tp, plan.pp - 1.0)
+    if model.ngram_layers:
+        gathered = size * tokens * model.ngram_found
+        add("ngrams.gather", "allgather", "tp", gathered, float(model.ngram_layers))
     return found

@@ -179,6 +179,9 @@ def prompt_choice(at: WorkList, reading: Reading, ratio: float = 1.0) -> None:
     sequences, query = reading.sequences, reading.query
     keys = reading.keys / ratio
     before = (reading.seen if learns else reading.keys - 0.5 * query) / ratio
+    if at.model.candidates:
+        keys = np.minimum(keys, float(at.model.candidates))
+        before = np.minimum(before, keys)
     heads, width = sequences * heads_of(at), float(at.model.index_head_dim)
     # One product instead of the two of attention: half the head size.
     scores = Operator(

@@ -40,6 +40,7 @@ NVLINK = (
 EXPERTS = "--enable-expert-parallel"
 GUESSES = "--speculative-config"
 COMPILATION, FUSED = "--compilation-config", "fuse_allreduce_rms"
+NGRAMS = "--engram-config"
 
 
 def _experts_says(facts: Facts) -> Flags:
@@ -60,6 +61,17 @@ def _guesses_means(flags: Flags, facts: Facts) -> Facts:
     if said is None:
         raise InputError(f"{GUESSES} {flags[GUESSES]}: expected JSON with num_speculative_tokens")
     return {"drafted": int(said[1])}
+
+
+def _ngrams_means(flags: Flags, facts: Facts) -> Facts:
+    """Where tables of n-grams lie (vllm-project/recipes, DeepSeek-V4.1-Flash.yaml, 2026-09)."""
+    if NGRAMS not in flags:
+        return {}
+    try:
+        host = json.loads(str(flags[NGRAMS])).get("cpu_offload", False)
+    except (ValueError, AttributeError):
+        raise InputError(f"{NGRAMS} {flags[NGRAMS]}: expected JSON") from None
+    return {"offload": "ngrams"} if host else {}
 
 
 def _reductions_says(facts: Facts) -> Flags:
@@ -145,6 +157,14 @@ ENTRIES: tuple[Entry, ...] = (
             ((None,), {}),
         ),
     ),
+    Derived(
+        (NGRAMS,),
+        lambda facts: (
+            {NGRAMS: json.dumps({"cpu_offload": True})} if facts.get("offload") == "ngrams" else {}
+        ),
+        _ngrams_means,
+        fields=("offload",),
+    ),
     Derived((COMPILATION,), _reductions_says, _reductions_means, fields=("reductions",)),
     Derived(
         (GUESSES,),
@@ -193,7 +213,7 @@ def _joined(flags: Flags) -> Flags:
     for flag, value in flags.items():
         name, dot, key = flag.partition(".")
         name = SHORT.get(name, name)
-        if dot and name in (GUESSES, COMPILATION):
+        if dot and name in (GUESSES, COMPILATION, NGRAMS):
             parts.setdefault(name, {})[key.replace("-", "_")] = scalar(str(value))
         else:
             found[SHORT.get(flag, flag)] = value

@@ -194,7 +194,10 @@ NEEDED = {
     "delta_whole_decay": ("delta_gate_rank",),
     "index_topk": ("index_heads", "index_head_dim"),
     "index_block": ("index_topk",),
-    "index_pool": ("index_topk", "kv_lora_rank"),
+    "index_pool": ("index_topk",),
+    "index_means": ("index_pool",),
+    "stream_rank": ("streams",),
+    "ngram_taps": ("ngram_layers",),
     "sharing_layers": ("index_topk",),
     "whole_layers": ("index_block",),
     "choosing_layers": ("choosing_ratio", "index_topk", "out_groups"),
@@ -227,10 +230,14 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: top_k {spec.top_k} is more than the {spec.num_experts} experts there are"
         )
-    if spec.index_topk and not (spec.kv_lora_rank or spec.index_block or spec.out_groups):
+    known = spec.kv_lora_rank or spec.index_means
+    if spec.index_topk and not (known or spec.index_block or spec.out_groups):
         raise InputError(
-            f"{where}: index_topk {spec.index_topk} needs kv_lora_rank, index_block or out_groups"
+            f"{where}: index_topk {spec.index_topk} needs kv_lora_rank, index_block, index_means "
+            "or out_groups"
         )
+    if spec.index_pool and not known:
+        raise InputError(f"{where}: index_pool {spec.index_pool} needs kv_lora_rank or index_means")
     mixers = spec.attention_layers + spec.mamba_layers
     if mixers + spec.dense_layers > spec.layers:
         raise InputError(

@@ -220,13 +220,16 @@ class ModelSpec(Spec):
     decoder_choosers: Natural = 0
     candidates: Natural = 0
     index_from_keys: bool = False
+    index_means: bool = False
     ngram_layers: Natural = 0
     ngram_rows: Natural = 0
     ngram_lookups: Natural = 0
     ngram_width: Natural = 0
+    ngram_taps: Natural = 0
     out_groups: Natural = 0
     out_rank: Natural = 0
     streams: Natural = 0
+    stream_rank: Natural = 0
     window_heads: Natural = 0
     window_kv_heads: Natural = 0
     window_head_dim: Natural = 0

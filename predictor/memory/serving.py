@@ -90,6 +90,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     tables = np.where(np.asarray(plan.pp) > 1, words, words + model.head_parameters) / plan.tp
     tables = tables + model.embedding_parameters - words
     tables = tables + model.input_projection + model.stream_matrix + model.norm_parameters
+    tables = tables + (2 * model.layers + 1) * model.stream_norm
     whole = (narrow * matrices + blocks * dense + experts) * layers + ends * tables
     return np.asarray(whole + _ngram_bytes(model, plan, narrow) if model.ngram_layers else whole)
 
@@ -98,7 +99,7 @@ def _ngram_bytes(model: Model, plan: ServingPlan, narrow: float) -> Numeric:
     """Tables of n-grams, which ranks divide unless the host has them, and the projections of what
     they give, which every rank has whole [bytes]."""
     project = model.ngram_layers * (narrow * model.ngram_matrix + 2.0 * model.ngram_vectors)
-    here = 0.0 if plan.offload == "ngrams" else table_bytes(model)
+    here = 0.0 if plan.offload == "ngrams" else table_bytes(model, plan.weights)
     return here / plan.tp + project
 
 

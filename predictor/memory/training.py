@@ -186,6 +186,8 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
     # Key and value projections are replicated where tp exceeds the key/value heads.
     extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
     replicated = model.hidden * model.kv_heads * model.kv_head_columns * extra
+    if model.index_means:  # every rank has all of it
+        replicated = replicated + model.index_matrix * (tp - 1.0)
     if model.index_block:  # index queries go with key heads; every rank has the index key
         key = model.hidden * model.index_head_dim
         replicated = replicated + key * (model.index_heads * extra + tp - 1.0)
@@ -242,7 +244,7 @@ def _mixers(model: Model, tp: Numeric) -> Numeric:
     what mixes its streams."""
     mamba = model.mamba_matrix / tp + model.norm_parameters
     mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
-    mixers = mixers + model.stream_layer_matrix
+    mixers = mixers + model.stream_layer_matrix + 2 * model.stream_norm
     if model.conv_layers:
         mixers = mixers + model.conv_share * (model.conv_matrix / tp + model.norm_parameters)
     if not model.delta_layers:
@@ -273,11 +275,12 @@ def stage_parameters(
     wide = plan.vocab_share(model.vocab) * model.embedding_width
     positions = model.embedding_parameters - model.vocab * model.embedding_width
     positions = positions + model.input_projection
+    last = model.stream_sum_matrix + model.stream_norm
     shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
     looked_up = wide if plan.vocab_parallel else wide * plan.tp
     ends = (
         at.embeds * (looked_up + positions)
-        + at.heads * (table + model.norm_parameters + model.stream_sum_matrix)
+        + at.heads * (table + model.norm_parameters + last)
         - shared * table
     )
     layers = (

@@ -23,6 +23,7 @@ class ChosenKeys:
     index_topk: int
     index_block: int
     index_pool: int
+    index_means: bool
 
     @property
     def is_sparse(self) -> bool:
@@ -41,5 +42,7 @@ class ChosenKeys:
         if self.index_block:  # no weights per head: each chooses for its own group
             return self.hidden * (self.index_heads + 1) * self.index_head_dim
         query = (self.q_lora_rank or self.hidden) * self.index_heads * self.index_head_dim
+        if self.index_means:
+            return query + self.hidden * self.index_head_dim
         keys = self.index_head_dim * (2 if self.index_pool else 1)  # and their weights in a sum
         return query + self.hidden * (keys + self.index_heads)

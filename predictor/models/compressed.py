@@ -54,6 +54,7 @@ class Compressed:
     out_groups: int
     out_rank: int
     streams: int
+    stream_rank: int
 
     @property
     def is_compressed(self) -> bool:
@@ -138,14 +139,24 @@ class Compressed:
 
     @property
     def stream_layer_matrix(self) -> int:
-        """Weights that those come from, of the two blocks of a layer."""
+        """Weights that those come from, of the two blocks of a layer; where sums are told channel
+        by channel, of these, and of how a block's output is added to each stream."""
+        if self.stream_rank:
+            return 2 * self.streams * self.hidden * (2 * self.stream_rank + self.streams)
         return 2 * self.streams * self.hidden * self.stream_mixes
 
     @property
     def stream_sum_matrix(self) -> int:
         """Weights of the last sum of the streams, where the last block does not tell it."""
         own = self.streams > 1 and not self.index_from_keys
+        if self.stream_rank:
+            return 2 * self.streams * self.hidden * self.stream_rank
         return self.streams**2 * self.hidden if own else 0
+
+    @property
+    def stream_norm(self) -> int:
+        """Weights of a norm of all streams, of which each block has one, and the last sum."""
+        return self.streams * self.hidden if self.stream_rank else 0
 
     @property
     def stream_matrix(self) -> int:

@@ -38,6 +38,14 @@ STANDARD = {
     "index_head_dim": "index_head_dim",
     "index_topk": "index_topk",
 }
+QWEN4_INDEX = {
+    "index_heads": "indexer_n_heads",
+    "index_head_dim": "indexer_head_dim",
+    "index_topk": "indexer_budget",
+    "index_pool": "indexer_compress_ratio",
+    "streams": "hc_count",
+    "stream_rank": "hc_lowrank",
+}
 DELTA = {
     **STANDARD,
     "delta_key_heads": "linear_num_key_heads",
@@ -91,6 +99,7 @@ DEEPSEEK_V4 = {
     "out_rank": "o_lora_rank",
     "streams": "hc_mult",
 }
+QWEN4 = {**DELTA, **QWEN4_INDEX}
 EXPERTS_ONLY = {**STANDARD, "expert_ffn_hidden": "intermediate_size"}
 """Where every layer is a mixture, and the only width is that of an expert."""
 
@@ -166,6 +175,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen3_next": (DELTA, _LLAMA),
     "qwen3_5_text": (DELTA, _LLAMA),
     "qwen3_5_moe_text": (DELTA, _LLAMA),
+    "qwen4_exp_text": (QWEN4, _LLAMA),
     "gemma": (STANDARD, {"activation": "geglu"}),
     "gemma2": (STANDARD, {"activation": "geglu"}),
     "gemma3_text": (STANDARD, {"activation": "geglu"}),
@@ -394,8 +404,6 @@ NOT_READ = {
     "lara_mini": "delta rules beside windows",
     "longcat_flash_ngram": "embeddings of several tokens (n-grams)",
     "phi4_multimodal": "adapters for images and sound in every layer",
-    "qwen4_exp_text": "embeddings of several tokens (n-grams) that layers add, and index keys of "
-    "grouped heads",
     "zaya": "attention in convolved latents, and a router of several layers",
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",

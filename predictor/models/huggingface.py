@@ -16,6 +16,7 @@ from predictor.models.families import (
     INSIDE,
     NOT_READ,
     OTHER_NAMES,
+    QWEN4,
     SHARED,
     TIED_BY_DEFAULT,
     TYPES,
@@ -99,6 +100,11 @@ def _granite(content: Mapping[str, Any], found: dict[str, Any], where: str) -> N
         found["positions"] = "rope"
 
 
+INDEXED = ("hybrid_indexed", "deepseek_sparse_attention", "indexed_attention",
+           "qwen_sparse_attention")  # fmt: skip
+"""Kinds of layers that choose keys (transformers, configuration_qwen4_exp.py)."""
+
+
 def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any]:
     """How many layers have a delta rule: listed, or all but every so manieth."""
     kinds = content.get("layer_types")
@@ -110,11 +116,8 @@ def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any
                 f"got {every!r}"
             )
         return {"delta_layers": layers - layers // every}
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != layers
-        or set(kinds) - {"linear_attention", "full_attention"}
-    ):
+    known = {"linear_attention", "full_attention", *INDEXED}
+    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - known:
         raise InputError(
             f"{where}: key 'layer_types' must list linear_attention or full_attention for each of "
             f"the {layers} layers"
@@ -220,7 +223,7 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
     if kind in ("granitemoehybrid", "bamba"):
         _granite(content, found, where)
     _experts(content, found)
-    if TYPES[kind][0] is DELTA:
+    if TYPES[kind][0] in (DELTA, QWEN4):
         found |= _delta(content, found["layers"], where)
         found["output_gate"] = content.get("attn_output_gate", True)
         found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))

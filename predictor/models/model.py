@@ -59,13 +59,18 @@ class Model(
                       makes, so that prompts pass them over their last window alone
                       (DeepSeek-V4.1); `decoder_choosers` choose anew, the first among all keys, the
                       others among the `candidates` of its choice
+    index_means       index keys are means, and index heads count alike: nothing is projected for
+                      their weights (Qwen4-Exp)
     index_from_keys   index keys are projected from compressed ones, whose sums do not overlap
                       (DeepSeek-V4.1)
     ngram_layers      layers that add what `ngram_lookups` rows of `ngram_width` say of a token and
-                      those before it, of `ngram_rows` in all (DeepSeek-V4.1)
+                      those before it, of `ngram_rows` in all (DeepSeek-V4.1), through a convolution
+                      of `ngram_taps`, if any (Qwen4-Exp)
     out_groups        > 0: the output of so many groups of heads is projected to `out_rank` each
                       before it is projected together (DeepSeek-V4)
-    streams           > 1: residual streams (DeepSeek-V4; hyper-connections: Xie et al. 2026)
+    streams           > 1: residual streams (DeepSeek-V4; hyper-connections: Xie et al. 2026), whose
+                      sums are told channel by channel through `stream_rank` others, if any
+                      (Qwen4-Exp)
     expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
                       to it and back)
     attention_layers  of a hybrid; 0: every layer
@@ -154,13 +159,16 @@ class Model(
     decoder_choosers: int = 0
     candidates: int = 0
     index_from_keys: bool = False
+    index_means: bool = False
     ngram_layers: int = 0
     ngram_rows: int = 0
     ngram_lookups: int = 0
     ngram_width: int = 0
+    ngram_taps: int = 0
     out_groups: int = 0
     out_rank: int = 0
     streams: int = 0
+    stream_rank: int = 0
     window_heads: int = 0
     window_kv_heads: int = 0
     window_head_dim: int = 0
@@ -294,7 +302,7 @@ class Model(
             return self.latent_down_matrix + self.index_matrix + query + key_value + out
         gates = self.attention_width if self.output_gate else self.heads * self.head_gate
         outcome, keys = self.heads * self.v_dim, self.kv_heads * self.kv_head_columns
-        index = self.index_matrix if self.index_block else 0
+        index = self.index_matrix if self.index_block or self.index_means else 0
         return self.hidden * (self.attention_width + gates + outcome + keys) + index
 
     @property
@@ -380,6 +388,7 @@ class Model(
             + self.moe_layers * self.num_experts * sum(self.expert_vectors)
             + (self.mamba_layers + self.delta_layers + self.conv_layers + 1) * self.norm_parameters
             + self.ngram_layers * self.ngram_vectors
+            + (2 * self.layers + 1) * self.stream_norm
         )
 
     @property

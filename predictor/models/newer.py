@@ -1,6 +1,6 @@
 """Configurations of 2025 and 2026 whose layers share what an indexer chose, or have delta rules
 beside latents: GLM-5.2, GLM-5.3-Flash, Hy4, Ling 3.0; short convolutions: LFM2, LFM3; and others
-that state dimensions in their own way: LongCat-Flash, Hunyuan-A13B, Grok 2.
+that state dimensions in their own way: LongCat-Flash, Hunyuan-A13B, Grok 2, Qwen4-Exp.
 
 Read off transformers 5.24.0 (2026-11) and SGLang 0.5.23 (2026-10), as each reader says.
 """
@@ -37,6 +37,30 @@ def hy_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
     found |= {
         "output_gate": bool(content.get("gated_mla", True)),
         "streams": found.get("streams", 4) if content.get("enable_ihc", True) else 0,
+    }
+
+
+def qwen4_exp(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Qwen4-Exp (Qwen3.8-Flash-Next): delta rules beside keys that are chosen by means of several,
+    residual streams whose sums are told through a few channels, a table of n-grams (transformers,
+    configuration_qwen4_exp.py and modular_qwen4_exp.py @ 01377e7)."""
+    found.setdefault("streams", 4)
+    found.setdefault("stream_rank", 320)
+    found["index_means"] = bool(found.get("index_topk"))
+    named = content.get("ple_layer_ids") or []
+    if not named:
+        return
+    heads = (content.get("ngram_size", 3) - 1) * content.get("heads_per_ngram", 8)
+    width = content.get("ple_embed_dim") or found["hidden"]
+    if width % heads:
+        raise InputError(f"{where}: key 'ple_embed_dim' {width} is not a multiple of {heads} heads")
+    base = content.get("ngram_vocab_size_base", 20_000_000)
+    found |= {
+        "ngram_layers": len(set(named)),
+        "ngram_rows": len(set(named)) * heads * base,  # and a hundred-thousandth: the next primes
+        "ngram_lookups": heads,
+        "ngram_width": width // heads,
+        "ngram_taps": content.get("ple_conv_kernel_size", 4),
     }
 
 
@@ -214,6 +238,7 @@ READERS = {
     "grok1": grok,
     "hunyuan": hunyuan,
     "hunyuan_v1_moe": hunyuan,
+    "qwen4_exp_text": qwen4_exp,
     "hy_v4": hy_v4,
     "hy_v4_vl_text": hy_v4,
     "longcat_flash": longcat,

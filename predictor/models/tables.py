@@ -20,6 +20,7 @@ class Tables:
     ngram_rows: int
     ngram_lookups: int
     ngram_width: int
+    ngram_taps: int
 
     @property
     def ngram_parameters(self) -> int:
@@ -48,5 +49,7 @@ class Tables:
 
     @property
     def ngram_vectors(self) -> int:
-        """Weights of a stream and of its key in one layer, for each of the streams."""
-        return 2 * max(self.streams, 1) * self.hidden
+        """Weights of a stream and of its key in one layer, for each of the streams; of a norm more
+        and a convolution, where there is one."""
+        more = 1 + self.ngram_taps if self.ngram_taps else 0
+        return (2 + more) * max(self.streams, 1) * self.hidden

@@ -14,7 +14,7 @@ from predictor.hardware import Accelerator
 from predictor.plans import KV_BYTES, ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing import empty_kernel, peak_of
-from predictor.work import LOOKUP, ROW_BYTES, Operator
+from predictor.work import LOOKUP, Operator, row_bytes
 
 STREAMED = 0.9
 """Share of the memory's bandwidth that a kernel reaches which streams one matrix
@@ -127,7 +127,8 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
             np.asarray(operator.m) <= FEW_ROWS, _few_rows(each, operator, plan, accelerator), each
         )
     if plan.offload == "ngrams" and operator.name == LOOKUP:
-        each = np.maximum(each, operator.m * operator.n * ROW_BYTES / plan.host_link)
+        moved = operator.m * operator.n * row_bytes(plan.weights)
+        each = np.maximum(each, moved / plan.host_link)
     if plan.pipelining == "rows" and operator.op == "gemm":
         each = in_rows(each, operator, plan, accelerator)
     return each

@@ -106,7 +106,10 @@ def enforce_host(model: Model, plan: ServingPlan) -> None:
     if plan.offload == "ngrams":
         if not model.ngram_layers:
             raise InputError(f"offload ngrams: {model.name} has no tables of n-grams")
-        what, need = "tables of n-grams", table_bytes(model) * float(plan.gpus / plan.tp)
+        what, need = (
+            "tables of n-grams",
+            table_bytes(model, plan.weights) * float(plan.gpus / plan.tp),
+        )
     if float(plan.host_memory) < need:
         raise InputError(
             f"host_memory_gb {float(plan.host_memory) / 1e9:g} is less than the {what} of "

@@ -9,7 +9,7 @@ from predictor.work.communication import (
     step_collectives,
 )
 from predictor.work.graphs import captured
-from predictor.work.ngrams import LOOKUP, ROW_BYTES, table_bytes
+from predictor.work.ngrams import LOOKUP, row_bytes, table_bytes
 from predictor.work.primitives import Collective, Group, Operator, streaming
 from predictor.work.recompute import freed
 from predictor.work.serving import (
@@ -38,7 +38,6 @@ __all__ = [
     "LAYER_MODULES",
     "LOOKUP",
     "PASSES",
-    "ROW_BYTES",
     "SCORED",
     "Collective",
     "Group",
@@ -61,6 +60,7 @@ __all__ = [
     "pipeline_collectives",
     "prefill_attention",
     "read_bytes",
+    "row_bytes",
     "state_bytes",
     "step_collectives",
     "step_operators",

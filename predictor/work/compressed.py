@@ -242,12 +242,21 @@ def streams(at: WorkList) -> None:
     mixed; then all are multiplied by a narrow matrix, whose outcome says how they are summed for
     the next block (vllm/model_executor/kernels/mhc: `mhc_post`, `mhc_pre`). Every rank does all of
     it on its rows. Gradients read the streams, too, beside their own, which they mix; those of all
-    three are added up by two kernels, which read two and write one (autograd)."""
+    three are added up by two kernels, which read two and write one (autograd).
+
+    Where sums are told channel by channel, streams are not mixed but normed, and the matrix is two:
+    to `stream_rank` channels, and to a gate for each channel of each stream (Qwen4-Exp:
+    transformers, modular_qwen4_exp.py @ 01377e7, `Qwen4ExpTextGatedResidual`)."""
     model, rows, h, n = at.model, at.portion.rows, at.hidden, float(at.model.streams)
-    _streamed(at, "streams.mix", 2.0 * n + 1.0, 3.0 * n + 2.0, kept=n + 1.0)
-    mixes = float(model.stream_mixes)
+    rank = float(model.stream_rank)
+    _streamed(at, "streams.mix", 2.0 * n + 1.0 + n * bool(rank), 3.0 * n + 2.0, kept=n + 1.0)
+    mixes = rank + n if rank else float(model.stream_mixes)
     at.linear("streams.project", mixes, n * h, rows=rows, adapted=False, dtype=at.software.core)
-    _streamed(at, "streams.sum", n + 1.0, 2.0 * n + 1.0, kept=0.0)
+    if rank:
+        saved = at.size * rows * rank
+        at.linear("streams.gates", n * h, rank, rows=rows, adapted=False, saved=saved)
+    gates = n if rank else 0.0
+    _streamed(at, "streams.sum", n + 1.0 + gates, 2.0 * (n + gates) + 1.0, kept=gates)
     if at.learning:
         at.stream(
             "streams.gradients", "elementwise", "add", rows, h, 6.0 * n * at.size,

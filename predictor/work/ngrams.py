@@ -11,20 +11,24 @@ from __future__ import annotations
 
 from predictor.arrays import Numeric
 from predictor.models import Model
+from predictor.precision import WEIGHT_BYTES
 from predictor.work.primitives import Operator
 from predictor.work.worklist import WorkList
-
-ROW_BYTES = 1.0 + 1.0 / 32.0
-"""Of an element of a table, which checkpoints have in 8 bits with a scale of one byte for each 32
-(transformers, modular_deepseek_v41.py @ 0a2080b: `DeepseekV41EngramEmbedding`)."""
 
 LOOKUP = "ngrams.lookup"
 """Name of the kernel that reads rows of a table."""
 
 
-def table_bytes(model: Model) -> float:
+def row_bytes(weights: str) -> float:
+    """Of an element of a table [bytes], by the data type of the model's narrowest weights: where
+    these have fewer than 16 bits, checkpoints have tables in 8, with a scale of one byte for each
+    32 (transformers, modular_deepseek_v41.py @ 0a2080b: `DeepseekV41EngramEmbedding`)."""
+    return 2.0 if WEIGHT_BYTES[weights] >= 2.0 else 1.0 + 1.0 / 32.0
+
+
+def table_bytes(model: Model, weights: str) -> float:
     """All tables [bytes]."""
-    return ROW_BYTES * model.ngram_parameters
+    return row_bytes(weights) * model.ngram_parameters
 
 
 def added(at: WorkList) -> None:
@@ -44,10 +48,13 @@ def added(at: WorkList) -> None:
             m=tokens,
             n=own,
             k=float(model.ngram_rows / model.ngram_layers) / tp,
-            bytes=tokens * own * (ROW_BYTES + size),
+            bytes=tokens * own * (row_bytes(at.software.experts) + size),
             count=at.share,
         )
     )
     at.linear("ngrams.project", float(model.ngram_columns), found, adapted=False)
     moved: Numeric = (3.0 * streams + 1.0) * size
+    if model.ngram_taps:  # a norm of what is added, and a convolution of it beside it
+        at.stream("ngrams.conv", "elementwise", "other", tokens, at.hidden, 2.0 * streams * size)
+        moved = moved + 2.0 * streams * size
     at.stream("ngrams.add", "elementwise", "add", tokens, at.hidden, moved, alone=True)

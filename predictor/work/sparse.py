@@ -81,9 +81,11 @@ def projections(at: WorkList) -> None:
         rotated(at, "index.rope", "rope", columns, 2.0 * at.size)
         return
     width = float(model.index_heads * model.index_head_dim)
-    each = float(model.index_head_dim * (2 if model.index_pool else 1))
+    each = float(model.index_head_dim * (2 if model.index_pool else 1)) + model.index_heads
+    if model.index_means:
+        each = float(model.index_head_dim)
     project(at, "index.query", width, float(model.q_lora_rank or h))
-    project(at, "index.key", each + model.index_heads, h)
+    project(at, "index.key", each, h)
     both = width + model.index_head_dim
     rotated(at, "index.rope", "rope", both, 2.0 * at.size)
     rotated(at, "index.rotate", "other", both, 2.0 * at.size)

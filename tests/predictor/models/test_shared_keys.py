@@ -190,3 +190,57 @@ def test_training_is_refused_by_what_is_missing() -> None:
     asked = {"model": MODEL.name, "system": "dgx-b200", "seq_len": 4096, "global_batch": 64}
     with pytest.raises(InputError, match="tables of n-grams: they are known while serving only"):
         complete_training(parse(TrainingPlanSpec, asked, "test"), RunParameters())
+
+
+QWEN4: dict[str, Any] = {
+    "model_type": "qwen4_exp", "architectures": ["Qwen4ExpForConditionalGeneration"],
+    "text_config": {
+        "model_type": "qwen4_exp_text", "vocab_size": 248320, "hidden_size": 2560,
+        "num_hidden_layers": 48, "full_attention_interval": 4, "num_attention_heads": 24,
+        "num_key_value_heads": 2, "head_dim": 256, "hidden_act": "silu",
+        "max_position_embeddings": 262144, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 48,
+        "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 640,
+        "shared_expert_intermediate_size": 640, "hc_count": 4, "hc_lowrank": 320,
+        "ple_layer_ids": [2], "ple_embed_dim": 2560, "ple_conv_kernel_size": 4, "ngram_size": 3,
+        "heads_per_ngram": 8, "ngram_vocab_size_base": 20000000, "indexer_n_heads": 4,
+        "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048,
+        "indexer_compress_ratio": 4, "mtp_num_hidden_layers": 1,
+    },
+}  # fmt: skip
+NEXT = catalog.model("qwen3.8-flash-next")
+
+
+def test_qwen4s_file_is_the_catalogs_model_but_for_primes() -> None:
+    """Rows of the table are of the next primes, of which a file says nothing: 1,536 of 320 M."""
+    found = catalog.model(QWEN4)
+    assert found.ngram_rows == 16 * 20_000_000
+    assert NEXT.ngram_rows == 128 * 2_500_012
+    assert unnamed(replace(found, ngram_rows=NEXT.ngram_rows)) == unnamed(NEXT)
+    text = QWEN4["text_config"]
+    kinds = ["linear_attention"] * 3 + ["hybrid_indexed"]
+    named = {**QWEN4, "text_config": {**text, "layer_types": kinds * 12}}
+    assert unnamed(catalog.model(named)) == unnamed(found)
+
+
+def test_qwen4s_checkpoint_has_its_size() -> None:
+    """335 GiB in 16 bits, with a layer of extra prediction and a tower of images of about 6."""
+    assert 2 * NEXT.parameters / 2**30 == pytest.approx(335 - 6, rel=0.01)
+
+
+def test_qwen4s_weights_by_hand() -> None:
+    ((twelve, one),) = NEXT.attention_kinds
+    plain = 2560 * (2 * 24 * 256 + 2 * 2 * 256) + 24 * 256 * 2560
+    assert (twelve, one.attention_matrix) == (12, plain + 2560 * (4 + 1) * 128)
+    wide = 4 * 2560
+    assert NEXT.stream_layer_matrix == 2 * wide * (320 + 320 + 4)
+    assert NEXT.stream_matrix == 48 * NEXT.stream_layer_matrix + 2 * wide * 320
+    assert NEXT.stream_norm == wide
+    assert NEXT.ngram_matrix == 2560 * 5 * 2560
+    assert NEXT.ngram_vectors == (3 + 4) * wide
+
+
+def test_a_table_divides_into_heads() -> None:
+    text = {**QWEN4["text_config"], "ple_embed_dim": 2570}
+    with pytest.raises(InputError, match="'ple_embed_dim' 2570 is not a multiple of 16 heads"):
+        catalog.model({**QWEN4, "text_config": text})

@@ -13,7 +13,7 @@ from predictor.memory.serving import weight_bytes
 from predictor.models.halves import halves
 from predictor.serving.kernels import as_run
 from predictor.serving.prediction import predict_inference
-from predictor.work.ngrams import LOOKUP, ROW_BYTES, table_bytes
+from predictor.work.ngrams import LOOKUP, row_bytes, table_bytes
 from predictor.work.serving import (
     cache_bytes,
     decode_attention,
@@ -109,7 +109,7 @@ def test_collectives_of_each_half() -> None:
 
 
 def test_tables_are_looked_up_by_all_ranks_and_projected_by_each() -> None:
-    found = named(layer_operators(MODEL, plan(tp=8.0), 10.0))
+    found = named(layer_operators(MODEL, plan(tp=8.0, weights="fp8"), 10.0))
     look = found[LOOKUP]
     assert (look.m, float(look.n), look.count) == (10, 6144 / 8, 2)
     assert float(look.bytes) == 10 * 6144 / 8 * (33 / 32 + 2)
@@ -131,20 +131,23 @@ def test_tables_lie_on_the_ranks_or_with_the_host() -> None:
     """510 GB of its files: 203 of tables, 307 of weights with drafts and images of some 9."""
     own = plan(tp=1.0, ep=1.0, weights="w4a8_mxfp4_mxfp8", narrowed="experts_below_fp8")
     whole = float(weight_bytes(MODEL, own))
-    assert table_bytes(MODEL) == ROW_BYTES * 256 * (384006168 + 384016682)
+    tables = table_bytes(MODEL, own.weights)
+    assert tables == 33 / 32 * 256 * (384006168 + 384016682)
+    assert row_bytes("bf16") == 2
     assert whole / 1e9 == pytest.approx(510 - 9, rel=0.02)
     hosted = float(weight_bytes(MODEL, replace(own, offload="ngrams")))
-    assert whole - hosted == pytest.approx(table_bytes(MODEL))
+    assert whole - hosted == pytest.approx(tables)
     split = replace(own, tp=4.0)
     away = float(weight_bytes(MODEL, replace(split, offload="ngrams")))
-    assert float(weight_bytes(MODEL, split)) - away == pytest.approx(table_bytes(MODEL) / 4)
+    assert float(weight_bytes(MODEL, split)) - away == pytest.approx(tables / 4)
 
 
 def test_rows_of_the_hosts_tables_come_over_its_link() -> None:
-    look = named(layer_operators(MODEL, plan(tp=1.0), 1e5))[LOOKUP]
+    own = plan(tp=1.0, weights="fp8")
+    look = named(layer_operators(MODEL, own, 1e5))[LOOKUP]
     each, device = np.asarray(1e-6), CLUSTER.accelerator
-    away = replace(plan(tp=1.0), offload="ngrams", host_link=50e9)
-    assert float(as_run(each, look, away, device)) == pytest.approx(1e5 * 6144 * ROW_BYTES / 50e9)
+    away = replace(own, offload="ngrams", host_link=50e9)
+    assert float(as_run(each, look, away, device)) == pytest.approx(1e5 * 6144 * 33 / 32 / 50e9)
     assert float(as_run(each, look, plan(), device)) == pytest.approx(1e-6)
 
 
@@ -158,3 +161,42 @@ def test_long_prompts_cost_about_half_of_what_all_layers_would() -> None:
     assert 0.45 < ratio < 0.65
     steps = float(found.latencies.step / whole.latencies.step)
     assert 0.9 < steps < 1.15
+
+
+NEXT = catalog.model("qwen3.8-flash-next")
+
+
+def test_index_keys_that_are_means() -> None:
+    """Four heads' queries and one key of 128, of which a mean of four tokens is kept; all ranks
+    score alike, and attention sees 2,048 tokens."""
+    found = named(layer_operators(NEXT, plan(tp=2.0), 10.0))
+    assert [(found[f"index.{name}"].n, found[f"index.{name}"].k) for name in ("query", "key")] == [
+        (512, 2560), (128, 2560),
+    ]  # fmt: skip
+    scores = named(decode_attention(NEXT, plan(tp=2.0), 2.0, 65536.0))["index.scores"]
+    assert (float(scores.n), scores.count) == (65536 / 4, 12)
+    assert float(scores.flop) == 2 * 2 * 4 * 128 * 65536 / 4
+    each = 2 * 2 * 2 * 256
+    assert float(cache_bytes(NEXT, plan(tp=1.0), 4096.0)) == 12 * 4096 * (each + 132 / 4)
+    read = 12 * (65536 * 132 / 4 + 2048 * each)
+    assert float(read_bytes(NEXT, plan(tp=1.0), 65536.0)) == read
+
+
+def test_streams_that_are_summed_channel_by_channel() -> None:
+    """Through 320 channels to a gate for each of four streams' 2,560; each block adds to all."""
+    found = named(layer_operators(NEXT, plan(tp=2.0), 10.0))
+    shape = {name: (one.n, one.k, one.count) for name, one in found.items()}
+    assert shape["streams.project"] == (320 + 4, 4 * 2560, 96)
+    assert shape["streams.gates"] == (4 * 2560, 320, 96)
+    for name, passes in (("streams.mix", 13), ("streams.sum", 9)):
+        assert float(found[name].bytes) == 2 * 10 * 2560 * passes
+
+
+def test_a_table_in_16_bits_and_its_convolution() -> None:
+    found = named(layer_operators(NEXT, plan(tp=2.0), 10.0))
+    assert float(found[LOOKUP].bytes) == 10 * 2560 / 2 * (2 + 2)
+    assert float(found["ngrams.conv"].bytes) == 10 * 2560 * 2 * 8
+    assert float(found["ngrams.add"].bytes) == 10 * 2560 * 2 * (13 + 8)
+    one = plan(tp=1.0)
+    away = float(weight_bytes(NEXT, replace(one, offload="ngrams")))
+    assert float(weight_bytes(NEXT, one)) - away == 2 * 160 * 320001536

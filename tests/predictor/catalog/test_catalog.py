@@ -412,7 +412,7 @@ SCAN = dict.fromkeys(("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_gro
         ({"delta_layers": 9, "mamba_layers": 9, **RULE, **SCAN}, "in one model are not predicted"),
         (
             {"index_topk": 2048, "index_heads": 4, "index_head_dim": 128},
-            "index_topk 2048 needs kv_lora_rank, index_block or out_groups",
+            "index_topk 2048 needs kv_lora_rank, index_block, index_means or out_groups",
         ),
         ({"index_topk": 2048}, "index_topk 2048 needs index_heads, index_head_dim"),
     ],

@@ -104,7 +104,7 @@ CASES: list[tuple[dict[str, Any], str | None]] = [
         "top_k 5 is more than the 4 experts there are",
     ),
     ({"num_experts": 4, "top_k": 4, "expert_ffn_hidden": 8}, None),
-    (INDEX, "index_topk 8 needs kv_lora_rank, index_block or out_groups"),
+    (INDEX, "index_topk 8 needs kv_lora_rank, index_block, index_means or out_groups"),
     ({**INDEX, "index_block": 4}, None),
     ({**INDEX, **LATENT}, None),
     ({**INDEX, **V4}, None),

@@ -75,6 +75,12 @@ def test_an_engine_is_its_port_on_every_path() -> None:
         ("FlagScale", "megatron-lm"),
         ("ms-swift 3.1", "huggingface"),
         ("OpenRLHF", "deepspeed"),
+        ("NeMo Megatron Bridge", "megatron-bridge"),
+        ("PyTorch torchtitan", "torchtitan"),
+        ("Megatron-LM + DeepSpeed", "megatron-deepspeed"),
+        ("EasyDeL (JAX)", "maxtext"),
+        ("PyTorch DDP", "pytorch"),
+        ("Hugging Face Trainer", "huggingface"),
         ("oneflow", None),
     ],
 )

@@ -26,7 +26,7 @@ GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "fal
 def base_name(name: str) -> str:
     """Catalog name behind a table's: fine-tuning and proxy suffixes dropped."""
     text = re.sub(r"\s*\(.*\)$", "", name.lower())
-    return re.sub(r"[- ](sft|q?lora|1layer|[0-9]+l-proxy|[0-9]+layers?)$", "", text)
+    return re.sub(r"[-_ ](sft|q?lora|1layer|[0-9]+l-proxy|[0-9]+layers?)$", "", text)
 
 
 def model_of(row: Mapping[str, Any]) -> Model:

@@ -45,7 +45,8 @@ READ_BY_NAME = tuple(key for key in TRAINING_FIELDS if key not in READ_OTHERWISE
 """Those others."""
 
 ADAPTERS = re.compile(r"(?<!no )(?<!without )(?<!not )\bq?lora\b", re.IGNORECASE)
-"""What a row's model or its notes call training of adapters alone."""
+"""What a row's model or its notes call training of adapters alone; QLoRA is that of adapters beside
+weights in 4 bits (Dettmers et al. 2023)."""
 
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
@@ -225,8 +226,11 @@ def _request(
         fields["recompute_modules"] = ",".join(named) or None
     if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
         fields["frozen_precision"] = quantized
-    if not fields.get("trained") and ADAPTERS.search(f"{cell(row, 'model')} {cell(row, 'notes')}"):
-        fields["trained"] = LORA.get(fields["framework"], "lora")
+    told = f"{cell(row, 'model')}".replace("_", " "), f"{cell(row, 'notes')}"  # not: q_lora_rank
+    if adapters := ADAPTERS.search(" ".join(told)):
+        fields["trained"] = fields.get("trained") or LORA.get(fields["framework"], "lora")
+        if adapters[0].lower() == "qlora" and not quantized:
+            fields["frozen_precision"] = fields.get("frozen_precision") or "nf4"
     fields["micro_batch"] = _at_once(fields)
     fields |= conventions.usual_size(row, fields, model)
     cluster = devices.get(str(fields["accelerator"]))

@@ -83,6 +83,7 @@ def test_experts_are_divided_among_the_ranks_of_a_stage_at_most(stated: int, exp
     ("name", "expected"),
     [
         ("llama3-70b-sft", "llama3-70b"),
+        ("llama2_70b_lora", "llama2_70b"),
         ("llama3.1-405b-21L-proxy", "llama3.1-405b"),
         ("llama3-70b-12layers", "llama3-70b"),
         ("gpt-22b-1layer", "gpt-22b"),
@@ -138,6 +139,17 @@ def test_adapters_and_balance_are_read_from_name_and_notes() -> None:
     noted = point(**moe, notes="MoE: token distribution force-balanced, dropless")
     assert noted.request.plan.expert_load == 1.0
     assert noted.request.plan.ep == 8
+
+
+def test_qlora_has_weights_of_four_bits() -> None:
+    """Unless a table says how they are stored."""
+    told: tuple[dict[str, str], ...] = (
+        {"model": "llama3_70b_qlora"}, {"notes": "QLoRA"}, {"notes": "LoRA"},
+        {"notes": "QLoRA", "quantized": "int8"}, {"notes": "q_lora_rank 1536"},
+    )  # fmt: skip
+    of = {"model": "llama3-70b", "tp": 8.0}
+    stored = [point(**{**of, **own}).request.plan.frozen_precision for own in told]
+    assert stored == ["nf4", "nf4", "as multiplied", "int8", "as multiplied"]
 
 
 def test_expert_parallelism_of_a_dense_model_is_no_matter() -> None:

@@ -24,16 +24,19 @@ def cell(row: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-BLANKS = ("", "-", "\u2013", "\u2014")
+BLANKS = ("", "-", "--", "\u2013", "\u2014", "?", "n/a", "N/A", "n.a.", "unknown", "not stated")
 """What people write into a cell of which there is nothing to say."""
+
+NOTHING = ("None", "none")
+"""What else they write into one of a number; of a text it may be what there is."""
 
 GROUPED = r"\d{1,3}(,\d{3})+(\.\d+)?"
 """A number whose thousands are set apart."""
 
 
 def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
-    """A table of runs with its numbers as such ('1,024' is one, a dash is none), and a name of
-    every run.
+    """A table of runs with its numbers as such ('1,024' is one, a dash is none), texts where
+    there is something to say, and a name of every run.
 
     where   the table's file, or what it is of
 
@@ -41,10 +44,14 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
     numbers holds something else.
     """
     checked = table.copy()
+    for column in checked.columns.difference(RUN_NUMBERS):
+        if not pd.api.types.is_numeric_dtype(checked[column]):
+            said = checked[column].astype(str).str.strip()
+            checked[column] = checked[column].mask(said.isin(BLANKS), None)
     for column in (name for name in RUN_NUMBERS if name in table):
         given = table[column]
         said = given.astype(str).str.strip()
-        given = given.where(given.notna() & ~said.isin(BLANKS))
+        given = given.where(given.notna() & ~said.isin((*BLANKS, *NOTHING)))
         given = given.mask(said.str.fullmatch(GROUPED), said.str.replace(",", ""))
         values = pd.to_numeric(given, errors="coerce").astype(float)
         finite = np.isfinite(values) | (column in ENDLESS)

@@ -200,6 +200,17 @@ def test_every_own_run_has_a_name() -> None:
     assert "point_id" not in table
 
 
+def test_a_dash_is_no_word_and_none_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("recompute,framework,tp\nNone,-,2\n-,nemo,None\n,n/a,4\n", encoding="utf-8")
+    table = check_runs(read_table(path), "t.csv")
+    assert table["recompute"].iloc[0] == "none"
+    assert table.isna().to_dict("list") | {"point_id": []} == {
+        "recompute": [False, True, True], "framework": [True, False, True],
+        "tp": [False, True, False], "point_id": [],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("value", "shown"), [("busy", "'busy'"), (-0.1, "-0.1"), (np.inf, "inf")])
 def test_how_long_a_run_waited_is_of_all_its_threads(value: object, shown: str) -> None:
     """Of two threads, and of those beside, each may wait: together for more than went by."""

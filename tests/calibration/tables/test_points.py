@@ -156,6 +156,31 @@ def test_expert_parallelism_of_a_dense_model_is_no_matter() -> None:
     assert point(ep=1.0).request.plan.ep == 1
 
 
+MIXTURE = {
+    **ROW, "model": "ours", "layers": 32.0, "hidden": 4096.0, "heads": 32.0, "kv_heads": 8.0,
+    "vocab": 32000.0, "ffn_hidden": 14336.0, "num_experts": 32.0, "top_k": 2.0,
+    "expert_ffn_hidden": 3584.0, "params_b": 46.7,
+}  # fmt: skip
+"""Of Mixtral's size, each of its experts cut in four."""
+
+
+@pytest.mark.parametrize(("open_", "value"), [("num_experts", 32), ("expert_ffn_hidden", 3584)])
+def test_experts_follow_from_the_parameters_stated(open_: str, value: int) -> None:
+    assert getattr(model_of({**MIXTURE, open_: None}), open_) == value
+
+
+def test_a_mixture_of_nobody_knows_how_many_experts_is_no_dense_model() -> None:
+    with pytest.raises(InputError, match="num_experts not stated"):
+        model_of({**MIXTURE, "num_experts": None, "params_b": None})
+    whole = {**MIXTURE, "num_experts": 8.0, "expert_ffn_hidden": None}
+    assert model_of(whole).expert_ffn_hidden == 14336  # as wide as its feed-forward, as Mixtral's
+
+
+def test_heads_that_follow_divide_among_keys() -> None:
+    of = {**ROW, "model": "gpt-x", "layers": 48.0, "hidden": 6144.0, "vocab": 51200.0}
+    assert model_of({**of, "gated": 0.0, "kv_heads": 64.0}).heads == 64
+
+
 def test_dimensions_follow_from_others_where_they_must() -> None:
     """BLOOM's search for a shape: hidden 14400 and 194 billion parameters, nothing else."""
     dims = {"hidden": 14400.0, "ffn_hidden": 57600.0, "vocab": 250880.0, "family": "gpt"}

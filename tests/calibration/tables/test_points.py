@@ -152,6 +152,21 @@ def test_qlora_has_weights_of_four_bits() -> None:
     assert stored == ["nf4", "nf4", "as multiplied", "int8", "as multiplied"]
 
 
+def test_ranks_share_sequences_that_are_fewer_than_replicas() -> None:
+    """Where a row states tp and pp, and nothing of its other ranks."""
+    few = {"tp": 1.0, "pp": 1.0, "global_batch": 16.0, "cp": None}
+    plan = point(**few).request.plan
+    assert (plan.cp, plan.dp, plan.micro_batches) == (4, 16, 1)
+    assert point(**few, dp=64.0).request.plan.dp == 64
+    assert point(**{**few, "cp": 8.0}).request.plan.dp == 8
+
+
+def test_nought_is_what_is_not_divided() -> None:
+    none = {"pp": 0.0, "vpp": 0.0, "cp": 0.0, "ep": 0.0, "dp": 0.0, "inter_link_gbps": 0.0}
+    plan = point(**none).request.plan
+    assert (plan.tp, plan.pp, plan.vpp, plan.cp, plan.ep, plan.dp) == (2, 1, 1, 1, 1, 32)
+
+
 def test_expert_parallelism_of_a_dense_model_is_no_matter() -> None:
     assert point(ep=1.0).request.plan.ep == 1
 

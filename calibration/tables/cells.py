@@ -58,7 +58,7 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
     numbers holds something else.
     """
     checked = table.copy()
-    for column in checked.columns.difference((*RUN_NUMBERS, *NAMES)):
+    for column in checked.columns.difference([*RUN_NUMBERS, *NAMES]):
         if not pd.api.types.is_numeric_dtype(checked[column]):
             said = checked[column].astype(str).str.strip()
             checked[column] = checked[column].mask(said.isin(BLANKS), None)

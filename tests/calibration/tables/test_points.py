@@ -191,6 +191,15 @@ def test_a_mixture_of_nobody_knows_how_many_experts_is_no_dense_model() -> None:
     assert model_of(whole).expert_ffn_hidden == 14336  # as wide as its feed-forward, as Mixtral's
 
 
+def test_a_gated_width_follows_from_the_parameters_stated() -> None:
+    """Llama 2 13B's 13,824, to the parameters that papers state."""
+    of = {**ROW, "model": "ours", "layers": 40.0, "hidden": 5120.0, "heads": 40.0, "gated": 1.0,
+          "vocab": 32000.0, "params_b": 13.0}  # fmt: skip
+    assert model_of(of).ffn_hidden == pytest.approx(13824, abs=64)
+    with pytest.raises(InputError, match="ffn_hidden not stated"):
+        model_of({**of, "params_b": None})
+
+
 def test_heads_that_follow_divide_among_keys() -> None:
     of = {**ROW, "model": "gpt-x", "layers": 48.0, "hidden": 6144.0, "vocab": 51200.0}
     assert model_of({**of, "gated": 0.0, "kv_heads": 64.0}).heads == 64

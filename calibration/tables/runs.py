@@ -28,7 +28,7 @@ from calibration.tables.words import (
     trained,
     yes,
 )
-from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
+from predictor.catalog import TrainingPlanSpec, frameworks, parse, read_machine_name, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.plans import FROZEN_BYTES, RECOMPUTE_MODULES, TRAINING_FIELDS
@@ -187,6 +187,12 @@ def _repeated(fields: Mapping[str, Any], ranks: int) -> bool:
     return bool(known and ep > 1 and ranks * dp * ep == gpus)
 
 
+def _named(fields: Mapping[str, Any]) -> int | None:
+    """Accelerators that the name of one says ('8xH100', 'v5p-128'), where nothing else does."""
+    found = read_machine_name(str(fields["accelerator"])) if fields["dp"] is None else None
+    return (found.count or None) if found is not None else None
+
+
 def _replicas(fields: Mapping[str, Any], ranks: int) -> int | None:
     """Data-parallel ranks of a stated layout; open where there are fewer sequences than replicas
     and nobody says how many ranks share one.
@@ -227,7 +233,8 @@ def _request(
         fields[key] = cell(row, key) if cell(row, key) != 0 else 1
     for key in ("micro_batch", "global_batch", "seq_len"):
         fields[key] = cell(row, key)
-    fields["dp"], fields["gpus"] = cell(row, "dp") or None, cell(row, "num_gpus")
+    fields["dp"] = cell(row, "dp") or None
+    fields["gpus"] = cell(row, "num_gpus") or _named(fields)
     ranks = math.prod(int(fields[k] or 1) for k in ("tp", "pp", "cp"))
     if _repeated(fields, ranks):  # in all, the ranks work on as many sequences
         fields["global_batch"] *= fields["ep"]

@@ -161,6 +161,16 @@ def test_ranks_share_sequences_that_are_fewer_than_replicas() -> None:
     assert point(**{**few, "cp": 8.0}).request.plan.dp == 8
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "gpus"), [("8xH100", 8), ("2x8xH100", 16), ("p5.48xlarge", 8), ("v5p-128", 64)]
+)
+def test_a_name_that_says_how_many_says_so(accelerator: str, gpus: int) -> None:
+    of = {"accelerator": accelerator, "num_gpus": None, "gpus_per_node": None, "tp": None}
+    assert point(**of).request.plan.gpus == gpus
+    assert point(**{**of, "num_gpus": 128.0}).request.plan.gpus == 128
+    assert point(**{**of, "dp": 4.0, "tp": 2.0}).request.plan.gpus == 8
+
+
 def test_nought_is_what_is_not_divided() -> None:
     none = {"pp": 0.0, "vpp": 0.0, "cp": 0.0, "ep": 0.0, "dp": 0.0, "inter_link_gbps": 0.0}
     plan = point(**none).request.plan

@@ -147,8 +147,8 @@ def _derive(
     known = ("layers", "hidden", "vocab", "heads")
     if params_b and not merged.get("ffn_hidden") and all(merged.get(key) for key in known):
         none, more = (_parameters(merged, name, ffn_hidden=width) for width in (64, 128))
-        width = 1 + (1e9 * float(params_b) - none) / (more - none)
-        yield fill("ffn_hidden", max(round(width), 1) * 64, "from the parameters stated")
+        tiles = 1 + round((1e9 * float(params_b) - none) / (more - none))
+        yield fill("ffn_hidden", max(tiles, 1) * 64, "from the parameters stated")
     if params_b and not merged.get("layers") and not merged.get("num_experts"):
         needed = ("hidden", "ffn_hidden", "vocab", "heads")
         if all(merged.get(key) for key in needed):

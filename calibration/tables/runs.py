@@ -229,6 +229,8 @@ def _request(
         "inter_link_gbps": cell(row, "inter_link_gbps") or None,
         "era": told_month(cell(row, "published")),
     }
+    if not re.fullmatch(r"\d{4}(-\d\d)?", fields["era"] or ""):
+        fields["era"] = None  # 'v2', 'in review': no date
     for key in ("tp", "pp", "vpp", "cp", "ep"):  # nought is what is not divided
         fields[key] = cell(row, key) if cell(row, key) != 0 else 1
     for key in ("micro_batch", "global_batch", "seq_len"):

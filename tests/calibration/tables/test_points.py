@@ -171,6 +171,10 @@ def test_a_name_that_says_how_many_says_so(accelerator: str, gpus: int) -> None:
     assert point(**{**of, "dp": 4.0, "tp": 2.0}).request.plan.gpus == 8
 
 
+def test_what_is_no_date_is_none() -> None:
+    assert point(published="in review").request.plan.era == point(published=None).request.plan.era
+
+
 def test_nought_is_what_is_not_divided() -> None:
     none = {"pp": 0.0, "vpp": 0.0, "cp": 0.0, "ep": 0.0, "dp": 0.0, "inter_link_gbps": 0.0}
     plan = point(**none).request.plan

@@ -14,6 +14,9 @@ from predictor.files import unpacked
 MARKS = {";": ",", "\t": "."}
 """What separates columns where commas do not, and its mark of decimals, as spreadsheets write."""
 
+SAID = ("recompute", "dp_sharding")
+"""Columns in which None, which pandas takes for an empty cell as it is written, says something."""
+
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a kernel or point table (.csv, .csv.gz, .parquet).
@@ -28,7 +31,10 @@ def read_table(path: Path) -> pd.DataFrame:
             head = [str(one) for one in pd.read_csv(unpacked(path), nrows=0).columns]
             mark = next((m for m in MARKS if len(head) == 1 and m in head[0]), ",")
             decimal = MARKS.get(mark, ".")
-            table = pd.read_csv(unpacked(path), sep=mark, decimal=decimal, low_memory=False)
+            table = pd.read_csv(
+                unpacked(path), sep=mark, decimal=decimal, low_memory=False,
+                converters=dict.fromkeys(SAID, str.lower),
+            )  # fmt: skip
             if name.endswith(".csv") and mark == "," and _cut_off(path, table.shape[1]):
                 raise ValueError("its last line is cut off")
             return table

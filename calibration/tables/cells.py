@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -24,16 +25,32 @@ def cell(row: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-BLANKS = ("", "-", "\u2013", "\u2014")
+BLANKS = ("", "-", "--", "\u2013", "\u2014", "?", "n/a", "N/A", "n.a.", "unknown", "not stated")
 """What people write into a cell of which there is nothing to say."""
 
-GROUPED = r"\d{1,3}(,\d{3})+(\.\d+)?"
-"""A number whose thousands are set apart."""
+NOTHING = ("None", "none")
+"""What else they write into one of a number; of a text it may be what there is."""
+
+WRITTEN = r"[~\u2248]?\s*(\d{1,3}(,\d{3})+|\d+)(\.\d+)?\s*%?"
+"""A number as people write it: about so many, thousands set apart, in per cent."""
+
+LENGTHS = ("seq_len", "input_len", "output_len")
+BINARY = r"\d+\s*[kKM]"
+"""Columns that people write as 8k, and mean 8,192; and how."""
+
+
+def _plainly(said: str) -> str:
+    return re.sub(r"[~\u2248,%\s]", "", said)
+
+
+def _length(said: str) -> str:
+    number = int(re.sub(r"\D", "", said) or 0)
+    return str(number * (2**20 if said.endswith("M") else 2**10))
 
 
 def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
-    """A table of runs with its numbers as such ('1,024' is one, a dash is none), and a name of
-    every run.
+    """A table of runs with its numbers as such ('1,024' is one, and '8k' of tokens; a dash is
+    none), texts where there is something to say, and a name of every run.
 
     where   the table's file, or what it is of
 
@@ -41,11 +58,17 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
     numbers holds something else.
     """
     checked = table.copy()
+    for column in checked.columns.difference([*RUN_NUMBERS, *NAMES]):
+        if not pd.api.types.is_numeric_dtype(checked[column]):
+            said = checked[column].astype(str).str.strip()
+            checked[column] = checked[column].mask(said.isin(BLANKS), None)
     for column in (name for name in RUN_NUMBERS if name in table):
         given = table[column]
         said = given.astype(str).str.strip()
-        given = given.where(given.notna() & ~said.isin(BLANKS))
-        given = given.mask(said.str.fullmatch(GROUPED), said.str.replace(",", ""))
+        given = given.where(given.notna() & ~said.isin((*BLANKS, *NOTHING)))
+        given = given.mask(said.str.fullmatch(WRITTEN, na=False), said.map(_plainly, "ignore"))
+        if column in LENGTHS:
+            given = given.mask(said.str.fullmatch(BINARY, na=False), said.map(_length, "ignore"))
         values = pd.to_numeric(given, errors="coerce").astype(float)
         finite = np.isfinite(values) | (column in ENDLESS)
         bad = given.notna() & ~((values >= 0) & finite)

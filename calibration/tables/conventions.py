@@ -16,6 +16,9 @@ from predictor.training import TrainingRequest
 METRICS = ("model_tflops_per_gpu", "hw_tflops_per_gpu")
 """FLOP/s of an accelerator, without and with what recomputation repeats [TFLOP/s]."""
 
+SHARES = {"mfu": METRICS[0], "hfu": METRICS[1]}
+"""The same as shares of the dense peak, or in per cent of it."""
+
 BY_MATRICES = re.compile(
     r"megatron-|eq\.? ?3|flop_utils|korthikanti|narayanan|maxtext|matmul param"
 )
@@ -37,11 +40,13 @@ def convention(told: str) -> str | None:
 
 
 def step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
-    """Step time [s] that a row's FLOP/s amount to; None where it states none, or not how they are
-    counted."""
+    """Step time [s] that a row's FLOP/s, or their share of the peak, amount to; None where it
+    states none, or not how they are counted."""
     metric, value = cell(row, "metric"), cell(row, "value")
+    if metric in SHARES and value is not None:
+        metric, value = SHARES[metric], _rate(float(value), request)
     name = convention(str(cell(row, "flops_convention") or ""))
-    if metric not in METRICS or value is None or name is None:
+    if metric not in METRICS or not value or name is None:
         return None
     plan, model = request.plan, request.model
     if metric == METRICS[0]:
@@ -52,6 +57,16 @@ def step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
         )
     flop = float(np.asarray(each * plan.global_batch * plan.seq_len))
     return flop / (float(value) * 1e12 * float(plan.gpus))
+
+
+def _rate(share: float, request: TrainingRequest) -> float | None:
+    """TFLOP/s that a share of an accelerator's peak are; None of narrow precisions, where sources
+    differ in which peak they mean."""
+    kind = request.plan.recipe.peak
+    if kind not in ("bf16", "fp16", "fp32", "tf32"):
+        return None
+    peak = float(np.asarray(request.cluster.accelerator.peak_for(kind)))
+    return share * (1.0 if share <= 1.0 else 0.01) * peak / 1e12
 
 
 OF_DEVICES = ("bigscience_bloom_prequel",)
@@ -72,7 +87,7 @@ def memory_of(source: str) -> str:
     return "tensors" if source in OF_TENSORS else "allocator"
 
 
-RATES = ("tokens_per_s", "tokens_per_s_per_gpu", *METRICS)
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu", *METRICS, *SHARES)
 """Metrics that hardly depend on how many sequences a step has."""
 
 USUAL_LENGTH = 4096

@@ -26,7 +26,7 @@ GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "fal
 def base_name(name: str) -> str:
     """Catalog name behind a table's: fine-tuning and proxy suffixes dropped."""
     text = re.sub(r"\s*\(.*\)$", "", name.lower())
-    return re.sub(r"[- ](sft|q?lora|1layer|[0-9]+l-proxy|[0-9]+layers?)$", "", text)
+    return re.sub(r"[-_ ](sft|q?lora|1layer|[0-9]+l-proxy|[0-9]+layers?)$", "", text)
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
@@ -125,6 +125,8 @@ def _derive(
         return Assumption(key, value, rule)
 
     hidden = int(merged.get("hidden") or 0)
+    if merged.get("top_k") and merged.get("expert_ffn_hidden") and not merged.get("num_experts"):
+        yield fill("num_experts", _experts(merged, name, params_b), "from the parameters stated")
     if merged.get("num_experts"):
         if not merged.get("ffn_hidden") and merged.get("expert_ffn_hidden"):
             yield fill("ffn_hidden", merged["expert_ffn_hidden"], "that of the experts")
@@ -132,16 +134,22 @@ def _derive(
             width = -(-int(8 * hidden / 3 * 1.3) // 256) * 256
             yield fill("ffn_hidden", width, "8/3 hidden x 1.3, rounded up to 256 (Llama's code)")
         if "expert_ffn_hidden" not in merged and merged.get("ffn_hidden"):
-            yield fill("expert_ffn_hidden", merged["ffn_hidden"], "the feed-forward width")
+            yield fill("expert_ffn_hidden", *_expert_width(merged, name, params_b))
     elif hidden and not merged.get("ffn_hidden") and str(merged.get("gated")) in ("0", "False"):
         yield fill("ffn_hidden", 4 * hidden, "4 x hidden, as GPT-3 and its kin")
     if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
         yield fill("vocab", GPT3_VOCAB, "GPT-3's, padded")
     if hidden and not merged.get("heads"):
-        sizes = [d for d in range(32, 257) if hidden % d == 0]
+        keys = int(merged.get("kv_heads") or 1)
+        sizes = [d for d in range(32, 257) if hidden % d == 0 and hidden // d % keys == 0]
         if sizes:
             heads = hidden // min(sizes, key=lambda d: abs(d - 128))
             yield fill("heads", heads, "a head size that divides hidden, nearest to 128")
+    known = ("layers", "hidden", "vocab", "heads")
+    if params_b and not merged.get("ffn_hidden") and all(merged.get(key) for key in known):
+        none, more = (_parameters(merged, name, ffn_hidden=width) for width in (64, 128))
+        tiles = 1 + round((1e9 * float(params_b) - none) / (more - none))
+        yield fill("ffn_hidden", max(tiles, 1) * 64, "from the parameters stated")
     if params_b and not merged.get("layers") and not merged.get("num_experts"):
         needed = ("hidden", "ffn_hidden", "vocab", "heads")
         if all(merged.get(key) for key in needed):
@@ -150,6 +158,44 @@ def _derive(
             rest = one.parameters - per_layer
             layers = max(round((1e9 * float(params_b) - rest) / per_layer), 1)
             yield fill("layers", layers, "from the parameters stated")
+
+
+EXPERTS_NEED = ("hidden", "vocab", "heads", "layers", "top_k")
+"""What must be known of a mixture for its parameters to say how large its experts are."""
+
+WIDER = 1.3
+"""Parameters over those stated from which on experts are not as wide as a dense layer would be."""
+
+
+def _parameters(merged: Mapping[str, Any], name: str, **of: int) -> float:
+    """Of a mixture with other experts; dimensions that it does not need may be open."""
+    made = {**merged, **of, "name": name}
+    return float(catalog.model({**made, "ffn_hidden": made.get("ffn_hidden") or 1}).parameters)
+
+
+def _experts(merged: Mapping[str, Any], name: str, params_b: float | None) -> int:
+    """Experts of a layer, by the parameters stated.
+
+    Raises InputError where these, or another dimension, are not.
+    """
+    if not params_b or not all(merged.get(key) for key in EXPERTS_NEED):
+        raise InputError(f"model {name!r}: num_experts not stated and not in the catalog")
+    least = int(merged["top_k"])
+    few, more = (_parameters(merged, name, num_experts=least + i) for i in (0, 1))
+    return max(least + round((1e9 * float(params_b) - few) / (more - few)), least)
+
+
+def _expert_width(merged: Mapping[str, Any], name: str, params_b: float | None) -> tuple[int, str]:
+    """Width of an expert, and the rule: that of the feed-forward, unless the parameters stated are
+    far fewer."""
+    wide, rule = int(merged["ffn_hidden"]), "the feed-forward width"
+    if not params_b or not all(merged.get(key) for key in EXPERTS_NEED):
+        return wide, rule
+    none, whole = (_parameters(merged, name, expert_ffn_hidden=width) for width in (1, wide))
+    if whole < WIDER * 1e9 * float(params_b):
+        return wide, rule
+    share = (1e9 * float(params_b) - none) / (whole - none)
+    return max(round(wide * share / 64), 1) * 64, "from the parameters stated"
 
 
 def _style(text: str, merged: Mapping[str, Any], framework: str) -> dict[str, Any]:

@@ -19,8 +19,16 @@ from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from calibration.tables.waiting import calm_share, threads_of
-from calibration.tables.words import modules_of, recomputed, sharded, told_month, trained, yes
-from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
+from calibration.tables.words import (
+    metric_of,
+    modules_of,
+    recomputed,
+    sharded,
+    told_month,
+    trained,
+    yes,
+)
+from predictor.catalog import TrainingPlanSpec, frameworks, parse, read_machine_name, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.plans import FROZEN_BYTES, RECOMPUTE_MODULES, TRAINING_FIELDS
@@ -45,7 +53,8 @@ READ_BY_NAME = tuple(key for key in TRAINING_FIELDS if key not in READ_OTHERWISE
 """Those others."""
 
 ADAPTERS = re.compile(r"(?<!no )(?<!without )(?<!not )\bq?lora\b", re.IGNORECASE)
-"""What a row's model or its notes call training of adapters alone."""
+"""What a row's model or its notes call training of adapters alone; QLoRA is that of adapters beside
+weights in 4 bits (Dettmers et al. 2023)."""
 
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
@@ -104,6 +113,7 @@ def point_of(
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
     row = noted(amended(row), "training")
+    row = {**row, "metric": metric_of(cell(row, "metric"))}
     name = str(cell(row, "model") or "")
     if cell(row, "accelerator") is None:
         return Skipped(point_id, source, "the accelerator is not stated")
@@ -145,11 +155,15 @@ def _step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None
 
 
 def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
-    """Step time from a throughput, which is exact; None for other metrics."""
+    """Step time from another unit or a throughput, which is exact; None for other metrics."""
     metric, value = cell(row, "metric"), cell(row, "value")
-    if value is None or metric not in ("tokens_per_s", "tokens_per_s_per_gpu"):
-        return None
     plan = request.plan
+    if value is not None and metric == "step_time_ms":
+        return float(value) / 1e3
+    if value and metric == "samples_per_s":
+        return float(plan.global_batch) / float(value)
+    if not value or metric not in ("tokens_per_s", "tokens_per_s_per_gpu"):
+        return None
     tokens = float(plan.global_batch * plan.seq_len)
     rate = float(value) * (float(plan.gpus) if metric.endswith("gpu") else 1.0)
     return tokens / rate
@@ -171,6 +185,23 @@ def _repeated(fields: Mapping[str, Any], ranks: int) -> bool:
     dp, ep, gpus = (fields[name] for name in ("dp", "ep", "gpus"))
     known = all((dp, ep, gpus, fields["global_batch"]))
     return bool(known and ep > 1 and ranks * dp * ep == gpus)
+
+
+def _named(fields: Mapping[str, Any]) -> int | None:
+    """Accelerators that the name of one says ('8xH100', 'v5p-128'), where nothing else does."""
+    found = read_machine_name(str(fields["accelerator"])) if fields["dp"] is None else None
+    return (found.count or None) if found is not None else None
+
+
+def _replicas(fields: Mapping[str, Any], ranks: int) -> int | None:
+    """Data-parallel ranks of a stated layout; open where there are fewer sequences than replicas
+    and nobody says how many ranks share one.
+
+    ranks   of a replica
+    """
+    whole, batch = int(fields["gpus"] // ranks), fields["global_batch"]
+    shared = fields["cp"] is None and fields["dp"] is None and batch and batch < whole
+    return None if shared else whole
 
 
 def _at_once(fields: Mapping[str, Any]) -> int | None:
@@ -195,17 +226,22 @@ def _request(
     fields: dict[str, Any] = {
         "accelerator": cell(row, "accelerator"),
         "accelerators_per_node": cell(row, "gpus_per_node"),
-        "inter_link_gbps": cell(row, "inter_link_gbps"),
+        "inter_link_gbps": cell(row, "inter_link_gbps") or None,
         "era": told_month(cell(row, "published")),
     }
-    for key in ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "seq_len"):
+    if not re.fullmatch(r"\d{4}(-\d\d)?", fields["era"] or ""):
+        fields["era"] = None  # 'v2', 'in review': no date
+    for key in ("tp", "pp", "vpp", "cp", "ep"):  # nought is what is not divided
+        fields[key] = cell(row, key) if cell(row, key) != 0 else 1
+    for key in ("micro_batch", "global_batch", "seq_len"):
         fields[key] = cell(row, key)
-    fields["dp"], fields["gpus"] = cell(row, "dp"), cell(row, "num_gpus")
+    fields["dp"] = cell(row, "dp") or None
+    fields["gpus"] = cell(row, "num_gpus") or _named(fields)
     ranks = math.prod(int(fields[k] or 1) for k in ("tp", "pp", "cp"))
     if _repeated(fields, ranks):  # in all, the ranks work on as many sequences
         fields["global_batch"] *= fields["ep"]
     if fields["gpus"] and fields["tp"] and fields["pp"] and fields["gpus"] % ranks == 0:
-        fields["dp"] = fields["gpus"] // ranks
+        fields["dp"] = _replicas(fields, ranks)
     if fields["dp"] and fields["gpus"]:
         others, rest = divmod(fields["gpus"], ranks * fields["dp"])
         if rest or (others > 1 and fields["tp"] and fields["pp"]):
@@ -225,8 +261,11 @@ def _request(
         fields["recompute_modules"] = ",".join(named) or None
     if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
         fields["frozen_precision"] = quantized
-    if not fields.get("trained") and ADAPTERS.search(f"{cell(row, 'model')} {cell(row, 'notes')}"):
-        fields["trained"] = LORA.get(fields["framework"], "lora")
+    told = f"{cell(row, 'model')}".replace("_", " "), f"{cell(row, 'notes')}"  # not: q_lora_rank
+    if adapters := ADAPTERS.search(" ".join(told)):
+        fields["trained"] = fields.get("trained") or LORA.get(fields["framework"], "lora")
+        if adapters[0].lower() == "qlora" and not quantized:
+            fields["frozen_precision"] = fields.get("frozen_precision") or "nf4"
     fields["micro_batch"] = _at_once(fields)
     fields |= conventions.usual_size(row, fields, model)
     cluster = devices.get(str(fields["accelerator"]))

@@ -33,8 +33,8 @@ are widened as they are read; int8 without a word on activations has weights alo
 TRAINED = (
     (r"nvfp4|fp4", "nvfp4"),
     (r"mxfp8|fp8[_ ]?mx", "mxfp8"),
-    (r"(fp8|float8).*(block|sub.?channel)|fp8[_ ]?sc", "fp8_block"),
-    (r"(fp8|float8).*row.?wise", "fp8_rowwise"),
+    (r"(fp8|float8).*(block|sub.?channel)|block.*(fp8|float8)|fp8[_ ]?sc", "fp8_block"),
+    (r"(fp8|float8).*row.?wise|row.?wise.*(fp8|float8)", "fp8_rowwise"),
     (r"fp8|float8", "fp8"),
     (r"^int8|^aqt", "int8"),
     (r"bf16|bfloat16", "bf16"),
@@ -87,36 +87,114 @@ def _word(said: object, table: Mapping[str, str]) -> str | None:
     return next((one for one in found if one is not None), text)
 
 
+STAGE = re.compile(r"(?:zero|optimi[sz]ation|stage|[\W_])*([0-3])")
+"""A stage of ZeRO by its number: 'ZeRO stage 3', 'stage-1', '2'."""
+
+MAKERS = re.compile(r"^(deepspeed|py ?torch('s)?|torch|megatron(-lm)?|fairscale|native)\s+")
+"""Whose sharding it is, which is said before what it is."""
+
+
 def sharded(said: object) -> str | None:
-    """What data-parallel ranks share out, as a table says it ('ZeRO-1', 'FSDP2', 'DDP'); words that
-    are not known stay as they are, and the plan refuses them."""
-    return _word(said, SHARDING_WORDS)
+    """What data-parallel ranks share out, as a table says it ('ZeRO-1', 'FSDP2', 'DDP', 'DeepSpeed
+    stage 2'); words that are not known stay as they are, and the plan refuses them."""
+    if said is None:
+        return None
+    text = MAKERS.sub("", re.sub(r"\.0$", "", str(said).strip().lower()))
+    found = _word(text, SHARDING_WORDS)
+    stage = STAGE.fullmatch(text) or (BESIDE.search(text) if found == "none" else None)
+    return f"zero{stage[1]}".replace("zero0", "none") if stage else found
+
+
+BESIDE = re.compile(r"zero[\W_]*([1-3])")
+"""A stage that is said behind what replicates ('DDP + ZeRO-1')."""
+
+CALLED = re.compile(
+    r"\b(activations?|gradients?|re-?comput\w+|checkpoint\w*|ckpt|remat\w*|ac|granularity|policy)\b"
+    r"|[:=]"
+)
+"""How people call computing again, which alone says that it is done."""
 
 
 def recomputed(said: object) -> str | None:
-    """What is computed again, as a table says it ('Full', 'block', 'off'); words that are not known
-    stay as they are, and the plan refuses them."""
-    return _word(said, RECOMPUTE_WORDS)
+    """What is computed again, as a table says it ('Full', 'block', 'off', 'AC: selective'); words
+    that are not known stay as they are, and the plan refuses them."""
+    text = str(said or "").strip().lower()
+    rest = CALLED.sub(" ", text).strip(" ()[],;")
+    return _word(rest or "full" if rest != text and text else said, RECOMPUTE_WORDS)
 
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
+PAPER = re.compile(r"arxiv\D*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}(?!\d)")
+DATE = re.compile(
+    r"(?<![\d.])((?:19|20)\d\d)(?:[-/.](1[0-2]|0?[1-9])(?!\d)|(0[1-9]|1[0-2])(?:[0-3]\d)?(?!\d)|(?!\d))"
+)
+NAMED = re.compile(rf"\b({'|'.join(MONTHS)})[a-z]*[ ,.-]+((?:19|20)\d\d)(?!\d)")
+
+
 def told_month(said: object) -> str | None:
-    """When a table says that something was ('2024-06-15', '2024/6', 'June 2024', '2024/2025'), as
-    YYYY-MM, or YYYY where it names no month; else as it is written, None where it is empty."""
+    """When a table says that something was ('2024-06-15', '2024/6', 'June 2024', '2024/2025',
+    'Q3 2024', 'arXiv 2204.02311'), as YYYY-MM, or YYYY where it names no month; else as it is
+    written, None where it is empty."""
     text = str(said or "").strip().lower()
-    if found := re.match(r"((?:19|20)\d\d)(?:[-/.](1[0-2]|0?[1-9])(?!\d))?", text):
-        return f"{found[1]}-{int(found[2]):02}" if found[2] else found[1]
-    if found := re.fullmatch(rf"({'|'.join(MONTHS)})[a-z]*[ ,.-]+((?:19|20)\d\d)", text):
+    if found := PAPER.search(text):
+        return f"20{found[1]}-{found[2]}"
+    if found := NAMED.search(text):
         return f"{found[2]}-{MONTHS.index(found[1]) + 1:02}"
+    if found := DATE.search(text):
+        month = found[2] or found[3]
+        return f"{found[1]}-{int(month):02}" if month else found[1]
     return text or None
 
 
+POLICIES = {
+    **dict.fromkeys(("minimal", "save_dot", "minimal_with_quantization"),
+                    "core_attn,layernorm,mlp_act"),
+    **dict.fromkeys(("minimal_flash", "minimal_with_context"), "layernorm,mlp_act"),
+    **dict.fromkeys(("save_qkv_proj", "save_dot_except_mlp"), "core_attn,layernorm,mlp,mlp_act"),
+}  # fmt: skip
+"""Modules that run again under MaxText's policies, which name the products that are kept
+(utils/maxtext_utils.py, `get_save_and_offload_names`, @ e591f30c)."""
+
+
+METRICS = (
+    (r"tok(en)?s?/s(ec(ond)?)?/(gpu|device|chip|npu|card|accelerator)", "tokens_per_s_per_gpu"),
+    (r"tok(en)?s?/s(ec(ond)?)?(?![/\w])", "tokens_per_s"),
+    (r"(sample|sequence|seq)s?/s(ec(ond)?)?(?![/\w])", "samples_per_s"),
+    (r"(step|iteration|iter)time(\(?s(ec(ond)?s?)?\)?)?$", "step_time_s"),
+    (r"(step|iteration|iter)time\(?ms\)?$", "step_time_ms"),
+    (r"mfu|modelflops?utili[sz]ation", "mfu"),
+    (r"hfu|hardwareflops?utili[sz]ation", "hfu"),
+    (r"(hw|hardware)tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "hw_tflops_per_gpu"),
+    (r"(model)?tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "model_tflops_per_gpu"),
+)
+"""Words of a table and what was measured, the first that is found; blanks and underscores do not
+count, and 'per' is a stroke."""
+
+
+def metric_of(said: object) -> str | None:
+    """What was measured, as a table says it ('Tokens/s/GPU', 'MFU (%)'); words that are not known
+    stay as they are."""
+    text = re.sub(r"[\s_]*(?:(?<![a-z])per(?![a-z])|/)[\s_]*", "/", str(said or "").strip().lower())
+    text = re.sub(r"[\s_]", "", text)
+    found = next((name for words, name in METRICS if re.search(rf"(?<![a-z]){words}", text)), None)
+    return found or (str(said) if said is not None else None)
+
+
 def modules_of(said: object) -> str | None:
-    """Modules that are computed again, where a table lists nothing else ('mlp, core_attn')."""
-    words = re.split(r"[\s,;+]+", str(said or "").strip().lower())
-    return ",".join(words) if set(words) <= set(RECOMPUTE_MODULES) else None
+    """Modules that are computed again, where a table lists nothing else ('mlp, core_attn'), or
+    names a policy of MaxText's that keeps the others."""
+    text = str(said or "").strip().lower()
+    words = re.split(r"[\s,;+]+", text)
+    return POLICIES.get(text) or (",".join(words) if set(words) <= set(RECOMPUTE_MODULES) else None)
+
+
+YES, NO = (
+    ("true", "yes", "y", "on", "enabled", "\u2713", "\u2714"),
+    ("false", "no", "n", "off", "none", "disabled", "\u2717", "\u2718"),
+)
+"""Truths as tables write them; of a number, whether it is one at all."""
 
 
 def yes(said: object) -> bool | None:
@@ -124,4 +202,6 @@ def yes(said: object) -> bool | None:
     if said is None:
         return None
     text = str(said).strip().lower()
-    return text in ("true", "yes", "on") or text.replace(".", "").strip("0") == "1"
+    if re.fullmatch(r"\d+(\.\d*)?", text):
+        return float(text) > 0
+    return True if text in YES else False if text in NO else None

@@ -20,7 +20,7 @@ from predictor.records import dataclass
 
 VENDORS = re.compile(
     r"\b(nvidia|amd|intel|google|aws|huawei|moore threads|tesla|geforce|instinct|habana|quadro"
-    r"|radeon|accelerators?|gpus?)\b"
+    r"|radeon|accelerators?|gpus?|tensor cores?)\b"
 )
 """What says nothing beyond the rest of a name."""
 
@@ -205,9 +205,9 @@ def _loosely(name: str) -> str | None:
 
 AROUND = re.compile(
     r"\b(dgx|hgx|mgx|oam|hopper|ampere|(grace )?blackwell( ultra)?|superchip|server|edition"
-    r"|hbm\d?e?)\b"
+    r"|hbm\d?e?|nvlink|nvl\d+)\b"
 )
-"""What of a name says of which generation, board or memory an accelerator is."""
+"""What of a name says of which generation, board, memory or rack an accelerator is."""
 
 
 BOARDS = re.compile(r"\b(dgx|hgx)\b")
@@ -252,6 +252,7 @@ def read_accelerator_name(name: str) -> str | None:
     if exact := _accelerators(directory).get(fold(name)) or _beginning(name) or _loosely(name):
         return exact
     found = _only(name, sorted(_in_any_order(directory).get(_words(name), ())))
+    found = found or _beginning(LOOSE.sub("", name.lower()))
     return found if found and (_on_board(found) or not BOARDS.search(name.lower())) else None
 
 
@@ -274,10 +275,18 @@ def accelerator_of(name: str) -> str | None:
         return one
     named = read_machine_name(name)
     if named is None:
-        return None
+        return _of_system(name)
     if named.instance is not None:
         return str(tables.rows("systems")[named.instance.system]["accelerator"])
     return named.accelerator if named.accelerator in tables.rows("accelerators") else None
+
+
+def _of_system(name: str) -> str | None:
+    """The accelerator of the catalog's system that is called so ('DGX-2', 'TPU v4 pod'), None where
+    none is."""
+    systems = tables.rows("systems")
+    own = {fold(one): str(row["accelerator"]) for one, row in systems.items()}
+    return own.get(fold(name))
 
 
 MEMORY = re.compile(r"(?P<chip>.+?)-?(?P<gib>\d+)gb", re.IGNORECASE)

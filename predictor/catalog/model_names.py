@@ -96,15 +96,23 @@ SIZE = re.compile(r"\d+(\.\d+)?[bmt]")
 """A word of a name that says how many parameters there are."""
 
 
+def _pointless(name: str) -> str:
+    """A key without decimal points, but for that of a size: 67b is not 6.7b. Whoever leaves that
+    out too writes a nought first (`05b`)."""
+    return re.sub(r"\.(?!\d+[bmt](?![a-z0-9]))", "", re.sub(r"(?<!\d)0(?=\d+[bmt]$)", "0.", name))
+
+
 def _loose(name: list[str]) -> list[str]:
     """Keys of a name without decimal points. A size stays a word of its own, so that nobody's
     6b becomes another's 3.6b; a number before it may be its whole part (`0-5b`)."""
     if len(name) == 1:
-        return [name[0].replace(".", "")]
+        return [_pointless(name[0])]
     size = next((i for i, word in enumerate(name) if SIZE.fullmatch(word)), len(name))
-    cuts = [size, size - 1] if size and name[size - 1].isdigit() and size < len(name) else [size]
-    found = ["|".join((key(name[:cut]), key(name[cut:]))) for cut in cuts]
-    return [one.replace(".", "") for one in found]
+    found = [(name[:size], name[size:])]
+    if size and name[size - 1].isdigit() and size < len(name):
+        whole = f"{name[size - 1]}.{name[size]}"
+        found.append((name[: size - 1], [whole, *name[size + 1 :]]))
+    return ["|".join((_pointless(key(head)), _pointless(key(tail)))) for head, tail in found]
 
 
 AT_WORK = re.compile(r"a\d+(\.\d+)?[bm]|\d+e")
@@ -133,7 +141,7 @@ class _Index:
         """Take in a name of a row."""
         cut = parts(name.rsplit("/", 1)[-1])
         left = _bare(cut)
-        loose = [_loose(left)[0], key(left).replace(".", "")]
+        loose = [_loose(left)[0], _pointless(key(left))]
         places = [(self.whole, key(cut)), (self.bare, key(left)), *((self.loose, k) for k in loose)]
         for table, spelling in (*places, (self.begun, _begun(left))):
             table.setdefault(spelling, set()).add(row)

@@ -66,11 +66,18 @@ def _months(text: str) -> int:
     return 12 * int(year) + int(month)
 
 
+@lru_cache(maxsize=1)
+def _read_until() -> int:
+    """Month of the latest release that the table knows."""
+    return max(_months(fact.until) for facts in _facts().values() for fact in facts)
+
+
 def _away(fact: RecipeFact, era: str | None) -> int:
-    """Months between a date and a fact's releases; of no date, from the latest release of all."""
+    """Months between a date and a fact's releases; of no date, from the latest release of all. What
+    is later than any release that was read is taken for that one."""
     if era is None:
         return -_months(fact.until)
-    at = _months(era)
+    at = min(_months(era), _read_until())
     return max(_months(fact.since) - at, at - _months(fact.until), 0)
 
 

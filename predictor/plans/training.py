@@ -281,10 +281,10 @@ class TrainingPlan:
 
     @property
     def shard_group(self) -> Numeric:
-        """Ranks that divide the sharded state among them."""
+        """Ranks that divide the sharded state among them, no more than there are."""
         whole = self.gradient_group
         if self.sharding == "hsdp":
-            return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
+            return np.fmin(self.dp_shard * self.cp, whole)
         return whole
 
     @property

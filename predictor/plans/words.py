@@ -52,23 +52,27 @@ RECIPE_WORDS = {
 and of microscaling (fp8_cs, _ds, _sc, _mx)."""
 
 SHARDING_WORDS = {
-    "ddp": "none",
-    "zero0": "none",
+    **dict.fromkeys(("ddp", "dp", "dataparallel", "zero0", "noshard", "replicated"), "none"),
     **dict.fromkeys(("distributedoptimizer", "distoptimizer", "distopt"), "zero1"),
     "shardgradop": "zero2",
     "fsdp1": "fsdp",
     "fsdp2": "fsdp",
-    **dict.fromkeys(("fullshard", "fullyshard", "fullysharded", "megatronfsdp"), "fsdp"),
-    "zero++": "zero3",
-    "hybridshard": "hsdp",
+    **dict.fromkeys(
+        ("fullshard", "fullyshard", "fullysharded", "megatronfsdp", "fullyshardeddataparallel"),
+        "fsdp",
+    ),
+    **dict.fromkeys(("zero++", "zeroinfinity"), "zero3"),
+    **dict.fromkeys(("hybridshard", "hybridsharded"), "hsdp"),
 }
 """What data-parallel ranks share out."""
 
 RECOMPUTE_WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1", "block", "uniform", "all", "checkpointing",
-                     "activationcheckpointing", "gradientcheckpointing"), "full"),
-    **dict.fromkeys(("false", "no", "off", "0"), "none"),
-    **dict.fromkeys(("attention", "coreattention", "sac"), "selective"),
+                     "activationcheckpointing", "gradientcheckpointing",
+                     "nothingsaveable"), "full"),
+    **dict.fromkeys(("false", "no", "off", "0", "without"), "none"),
+    **dict.fromkeys(("attention", "attn", "coreattention", "sac"), "selective"),
+    "perop": "per_op",
     "partial": FIT,  # of some layers, how many is not said: as few as fit
 }  # fmt: skip
 """What is computed again."""

@@ -167,7 +167,7 @@ def _others(
 
 def _in_parts(operator: Operator) -> bool:
     """Whether a norm or an activation is the kernels of its definition, one after the other."""
-    return operator.op in ("norm", "elementwise") and float(operator.kernels) > 1.0
+    return operator.op in ("norm", "elementwise") and bool(np.all(operator.kernels > 1.0))
 
 
 def _part(operator: Operator) -> Operator:

@@ -165,7 +165,8 @@ class Draft:
 
 def layouts(draft: Draft) -> list[Layout]:
     """Layouts that divide what they must: those stated, else the possible ones in the order of
-    `_layouts`, each with the context parallelism that the batch leaves it (`_context`).
+    `_layouts`, each with the context parallelism that the batch leaves it (`_context`). Of a
+    published row none need divide the batch, which papers round.
 
     Raises InputError where there is none.
     """
@@ -175,7 +176,8 @@ def layouts(draft: Draft) -> list[Layout]:
         return [(tp, pp, _context(values, tp, pp))]
     pairs = _layouts(draft.model, draft.cluster.accelerators_per_node, values)
     found = [(tp, pp, _context(values, tp, pp)) for tp, pp in pairs]
-    found = [layout for layout in found if _batch_divides(values, *layout)]
+    whole = [layout for layout in found if _batch_divides(values, *layout)]
+    found = whole or [one for one in found if draft.published and _batch_suffices(values, *one)]
     if not found:
         raise _undivided(draft.model, values)
     return [layout for layout in found if _shares_experts(values, *layout)] or found
@@ -376,11 +378,11 @@ def chunks(model: Model, values: Mapping[str, Any]) -> int:
 def most_at_once(
     draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, whole: int
 ) -> int:
-    """The most sequences, up to `whole`, that divide a rank's share of the step and fit in memory;
-    0 where none fits."""
+    """The most sequences, up to `whole`, that divide a rank's share of the step, or what of it is
+    whole, and fit in memory; 0 where none fits."""
     one = draft.plan(layout, again)
-    share, rest = divmod(int(one.global_batch), int(one.dp))
-    if rest or share < 2:
+    share = int(one.global_batch) // int(one.dp)
+    if share < 2:
         return 1
     tried = [several for several in _divisors(share) if several <= whole]
     batch = stack([draft.plan(layout, again, several) for several in tried])
@@ -446,6 +448,12 @@ def _batch_divides(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool
         return True
     ranks = gpus // (tp * pp * cp) * values.get("micro_batch", 1)
     return bool(values["global_batch"] % ranks == 0)
+
+
+def _batch_suffices(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool:
+    """Whether every replica has a micro-batch."""
+    ranks = int(values["gpus"]) // (tp * pp * cp) * int(values.get("micro_batch", 1))
+    return ranks <= int(values["global_batch"])
 
 
 def _experts(draft: Draft, tp: int, ranks: int) -> tuple[int, int]:

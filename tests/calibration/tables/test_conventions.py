@@ -56,6 +56,26 @@ def test_a_step_from_flop_by_hand() -> None:
     assert math.isnan(point(**cells, flops_convention="not stated").measured)
 
 
+def test_a_step_from_a_share_of_the_peak_by_hand() -> None:
+    """40 % of 989.4 TFLOP/s are 395.8; of eight bits nobody says which peak is meant."""
+    cells = {"seq_len": 4096, "global_batch": 8, "flops_convention": "6*N*D"}
+    rate = 0.4 * float(catalog.accelerator("H100-SXM5-80GB").peak["bf16"]) / 1e12
+    known = point(**cells, metric="model_tflops_per_gpu", value=rate).measured
+    for value in (0.4, 40.0):
+        assert point(**cells, metric="mfu", value=value).measured == pytest.approx(known)
+    assert math.isnan(point(**cells, metric="mfu", value=0.4, precision="fp8").measured)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("Tokens/s/GPU", 4096.0), ("tokens per second", 32768.0), ("step time (ms)", 1e3),
+     ("samples_per_s", 8.0), ("tokens_per_sec_per_device", 4096.0)],
+)  # fmt: skip
+def test_a_step_is_a_step_in_any_unit(metric: str, value: float) -> None:
+    cells = {"seq_len": 4096, "global_batch": 8, "metric": metric, "value": value}
+    assert point(**cells).measured == pytest.approx(1.0)
+
+
 def test_sizes_that_nobody_says_are_usual_and_taught_to_no_fit() -> None:
     cells = {"metric": "tokens_per_s_per_gpu", "value": 1000.0, "memory_gb_per_gpu": 50.0}
     found = point(**cells)

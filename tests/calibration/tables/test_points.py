@@ -83,6 +83,7 @@ def test_experts_are_divided_among_the_ranks_of_a_stage_at_most(stated: int, exp
     ("name", "expected"),
     [
         ("llama3-70b-sft", "llama3-70b"),
+        ("llama2_70b_lora", "llama2_70b"),
         ("llama3.1-405b-21L-proxy", "llama3.1-405b"),
         ("llama3-70b-12layers", "llama3-70b"),
         ("gpt-22b-1layer", "gpt-22b"),
@@ -140,8 +141,82 @@ def test_adapters_and_balance_are_read_from_name_and_notes() -> None:
     assert noted.request.plan.ep == 8
 
 
+def test_qlora_has_weights_of_four_bits() -> None:
+    """Unless a table says how they are stored."""
+    told: tuple[dict[str, str], ...] = (
+        {"model": "llama3_70b_qlora"}, {"notes": "QLoRA"}, {"notes": "LoRA"},
+        {"notes": "QLoRA", "quantized": "int8"}, {"notes": "q_lora_rank 1536"},
+    )  # fmt: skip
+    of = {"model": "llama3-70b", "tp": 8.0}
+    stored = [point(**{**of, **own}).request.plan.frozen_precision for own in told]
+    assert stored == ["nf4", "nf4", "as multiplied", "int8", "as multiplied"]
+
+
+def test_ranks_share_sequences_that_are_fewer_than_replicas() -> None:
+    """Where a row states tp and pp, and nothing of its other ranks."""
+    few = {"tp": 1.0, "pp": 1.0, "global_batch": 16.0, "cp": None}
+    plan = point(**few).request.plan
+    assert (plan.cp, plan.dp, plan.micro_batches) == (4, 16, 1)
+    assert point(**few, dp=64.0).request.plan.dp == 64
+    assert point(**{**few, "cp": 8.0}).request.plan.dp == 8
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "gpus"), [("8xH100", 8), ("2x8xH100", 16), ("p5.48xlarge", 8), ("v5p-128", 64)]
+)
+def test_a_name_that_says_how_many_says_so(accelerator: str, gpus: int) -> None:
+    of = {"accelerator": accelerator, "num_gpus": None, "gpus_per_node": None, "tp": None}
+    assert point(**of).request.plan.gpus == gpus
+    assert point(**{**of, "num_gpus": 128.0}).request.plan.gpus == 128
+    assert point(**{**of, "dp": 4.0, "tp": 2.0}).request.plan.gpus == 8
+
+
+def test_what_is_no_date_is_none() -> None:
+    assert point(published="in review").request.plan.era == point(published=None).request.plan.era
+
+
+def test_nought_is_what_is_not_divided() -> None:
+    none = {"pp": 0.0, "vpp": 0.0, "cp": 0.0, "ep": 0.0, "dp": 0.0, "inter_link_gbps": 0.0}
+    plan = point(**none).request.plan
+    assert (plan.tp, plan.pp, plan.vpp, plan.cp, plan.ep, plan.dp) == (2, 1, 1, 1, 1, 32)
+
+
 def test_expert_parallelism_of_a_dense_model_is_no_matter() -> None:
     assert point(ep=1.0).request.plan.ep == 1
+
+
+MIXTURE = {
+    **ROW, "model": "ours", "layers": 32.0, "hidden": 4096.0, "heads": 32.0, "kv_heads": 8.0,
+    "vocab": 32000.0, "ffn_hidden": 14336.0, "num_experts": 32.0, "top_k": 2.0,
+    "expert_ffn_hidden": 3584.0, "params_b": 46.7,
+}  # fmt: skip
+"""Of Mixtral's size, each of its experts cut in four."""
+
+
+@pytest.mark.parametrize(("open_", "value"), [("num_experts", 32), ("expert_ffn_hidden", 3584)])
+def test_experts_follow_from_the_parameters_stated(open_: str, value: int) -> None:
+    assert getattr(model_of({**MIXTURE, open_: None}), open_) == value
+
+
+def test_a_mixture_of_nobody_knows_how_many_experts_is_no_dense_model() -> None:
+    with pytest.raises(InputError, match="num_experts not stated"):
+        model_of({**MIXTURE, "num_experts": None, "params_b": None})
+    whole = {**MIXTURE, "num_experts": 8.0, "expert_ffn_hidden": None}
+    assert model_of(whole).expert_ffn_hidden == 14336  # as wide as its feed-forward, as Mixtral's
+
+
+def test_a_gated_width_follows_from_the_parameters_stated() -> None:
+    """Llama 2 13B's 13,824, to the parameters that papers state."""
+    of = {**ROW, "model": "ours", "layers": 40.0, "hidden": 5120.0, "heads": 40.0, "gated": 1.0,
+          "vocab": 32000.0, "params_b": 13.0}  # fmt: skip
+    assert model_of(of).ffn_hidden == pytest.approx(13824, abs=64)
+    with pytest.raises(InputError, match="ffn_hidden not stated"):
+        model_of({**of, "params_b": None})
+
+
+def test_heads_that_follow_divide_among_keys() -> None:
+    of = {**ROW, "model": "gpt-x", "layers": 48.0, "hidden": 6144.0, "vocab": 51200.0}
+    assert model_of({**of, "gated": 0.0, "kv_heads": 64.0}).heads == 64
 
 
 def test_dimensions_follow_from_others_where_they_must() -> None:

@@ -200,6 +200,29 @@ def test_every_own_run_has_a_name() -> None:
     assert "point_id" not in table
 
 
+def test_a_dash_is_no_word_and_none_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("recompute,framework,tp\nNone,-,2\n-,nemo,None\n,n/a,4\n", encoding="utf-8")
+    table = check_runs(read_table(path), "t.csv")
+    assert table["recompute"].iloc[0] == "none"
+    assert table.isna().to_dict("list") | {"point_id": []} == {
+        "recompute": [False, True, True], "framework": [True, False, True],
+        "tp": [False, True, False], "point_id": [],
+    }  # fmt: skip
+
+
+def test_numbers_as_people_write_them() -> None:
+    told = {"seq_len": ["8k", "1M", "4096"], "global_batch": ["~2,048", "16", "\u2248 64"],
+            "value": ["45%", "1,234.5", "7"]}  # fmt: skip
+    found = check_runs(pd.DataFrame(told), "t.csv")
+    assert [*found["seq_len"]] == [8192.0, 2.0**20, 4096.0]
+    assert [*found["global_batch"]] == [2048.0, 16.0, 64.0]
+    assert [*found["value"]] == [45.0, 1234.5, 7.0]
+    for wrong in ("8k", "4M tokens"):
+        with pytest.raises(InputError, match="global_batch must be a number"):
+            check_runs(pd.DataFrame({"global_batch": [wrong]}), "t.csv")
+
+
 @pytest.mark.parametrize(("value", "shown"), [("busy", "'busy'"), (-0.1, "-0.1"), (np.inf, "inf")])
 def test_how_long_a_run_waited_is_of_all_its_threads(value: object, shown: str) -> None:
     """Of two threads, and of those beside, each may wait: together for more than went by."""

@@ -59,6 +59,8 @@ def test_caches_hold_integers_as_they_are() -> None:
         ("fp8_sc", "fp8_block"),
         ("FP8 rowwise", "fp8_rowwise"),
         ("int8 (AQT)", "int8"),
+        ("blockwise FP8", "fp8_block"),
+        ("row-wise float8", "fp8_rowwise"),
         ("BF16, int8 optimizer", "bf16"),
         ("amp", None),
     ],
@@ -76,6 +78,20 @@ def test_what_is_sharded_and_computed_again() -> None:
     assert [recomputed(one) for one in said] == [
         "full", "full", "none", "full", "per_op", "selective", "fit", None,
     ]  # fmt: skip
+
+
+def test_what_is_called_a_technique_is_read_by_what_is_said_of_it() -> None:
+    said = ("AC", "AC: selective", "recompute: none", "activation checkpointing (full)",
+            "without recompute", "recompute_granularity=selective", "per op", "remat")  # fmt: skip
+    assert [recomputed(one) for one in said] == [
+        "full", "selective", "none", "full", "none", "selective", "per_op", "full",
+    ]  # fmt: skip
+    said = ("DeepSpeed ZeRO3", "ZeRO stage 3", "Stage-1", "2", "0", "PyTorch FSDP", "DDP + ZeRO-1",
+            "data parallel", "NO_SHARD", "Fully Sharded Data Parallel")  # fmt: skip
+    assert [sharded(one) for one in said] == [
+        "zero3", "zero3", "zero1", "zero2", "none", "fsdp", "zero1", "none", "none", "fsdp",
+    ]  # fmt: skip
+    assert modules_of("minimal_flash") == "layernorm,mlp_act"
 
 
 def test_remarks_behind_a_word_do_not_hide_it() -> None:
@@ -98,6 +114,8 @@ def test_remarks_behind_a_word_do_not_hide_it() -> None:
         ("2024-06", "2024-06"), ("2024-06-15", "2024-06"), ("2024/6", "2024-06"), ("2024", "2024"),
         ("2024/2025", "2024"), ("2025-02 (docs)", "2025-02"), ("June 2024", "2024-06"),
         ("Sept. 2023", "2023-09"), ("2024-13", "2024"), ("soon", "soon"), ("", None), (None, None),
+        ("Q3 2024", "2024"), ("arXiv 2204.02311", "2022-04"), ("20240615", "2024-06"),
+        ("MLPerf v4.0 (June 2024)", "2024-06"),
     ],
 )  # fmt: skip
 def test_months(said: str | None, month: str | None) -> None:
@@ -107,3 +125,5 @@ def test_months(said: str | None, month: str | None) -> None:
 def test_truths() -> None:
     said = (1, 0, 1.0, "0", "True", "no", True, None)
     assert [yes(one) for one in said] == [True, False, True, False, True, False, True, None]
+    said = ("Y", "enabled", "\u2713", "N", "disabled", "8", "with tp")
+    assert [yes(one) for one in said] == [True, True, True, False, False, True, None]

@@ -75,6 +75,12 @@ def test_an_engine_is_its_port_on_every_path() -> None:
         ("FlagScale", "megatron-lm"),
         ("ms-swift 3.1", "huggingface"),
         ("OpenRLHF", "deepspeed"),
+        ("NeMo Megatron Bridge", "megatron-bridge"),
+        ("PyTorch torchtitan", "torchtitan"),
+        ("Megatron-LM + DeepSpeed", "megatron-deepspeed"),
+        ("EasyDeL (JAX)", "maxtext"),
+        ("PyTorch DDP", "pytorch"),
+        ("Hugging Face Trainer", "huggingface"),
         ("oneflow", None),
     ],
 )
@@ -146,6 +152,27 @@ def test_trainers_without_pipelines_shard_before_anything_runs_again(
         other = reckon.predict_train(model, "h100", {**asked, "sharding": less})
         over = bool(other.peak_memory > 0.95 * other.capacity)
         assert over or (other.request.plan.recompute, plan.recompute) == ("full", "none")
+
+
+@pytest.mark.parametrize(
+    ("framework", "era", "habits"),
+    [
+        ("pytorch", "2020-06", ("none", "unfused")),
+        ("pytorch", "2024-06", ("none", "flash")),
+        ("fsdp", "2022-06", ("hsdp", "unfused")),
+        ("maxtext", "2021-06", ("fsdp", "unfused")),
+        ("paxml", "2024-06", ("fsdp", "flash")),
+        ("deepspeed", "2020-02", ("zero1", "unfused")),
+        ("deepspeed", "2020-09", ("zero2", "unfused")),
+        ("deepspeed", "2021-06", ("zero3", "unfused")),
+    ],
+)
+def test_nobody_does_what_was_not_published_yet(
+    framework: str, era: str, habits: tuple[str, str]
+) -> None:
+    asked = {"gpus": 8, "global_batch": 64, "seq_len": 1024, "framework": framework, "era": era}
+    plan = reckon.predict_train("gpt2-124m", "dgx-a100-80gb", asked).request.plan
+    assert (plan.sharding, plan.attention.removesuffix("2")) == habits
 
 
 @pytest.mark.parametrize(("era", "looped"), [("2025-09", True), ("2026-06", False)])

@@ -68,6 +68,25 @@ def test_the_beginning_of_a_name_is_no_name_without_its_size(name: str) -> None:
     assert catalog.read_model_name(name) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("opt-67b", None),
+        ("pythia-14b", None),
+        ("gpt2-15b", None),
+        ("deepseek-67b", "deepseek-llm-67b"),
+        ("opt-6_7b", "opt-6.7b"),
+        ("Qwen2.5-0-5B", "qwen2.5-0.5b"),
+        ("qwen25_05b", "qwen2.5-0.5b"),
+        ("llama3_2_1b", "llama3.2-1b"),
+    ],
+)
+def test_the_point_of_a_size_counts(name: str, row: str | None) -> None:
+    """Nobody's 67b is another's 6.7b; who leaves the point out writes something in its stead."""
+    found = catalog.read_model_name(name)
+    assert (found.row if found else None) == row
+
+
 def test_case_dashes_and_organisation_do_not_count() -> None:
     for row, content in catalog.rows("models").items():
         for name in (row, row.upper(), f"org/{row}", f"{row}-Instruct", f"{row}-chat-2507"):
@@ -236,6 +255,14 @@ def test_an_entry_is_shown_under_any_of_its_names() -> None:
         ("8x NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),  # so many of it
         ("trn2.48xlarge", "Trainium2-96GB"),  # an instance
         ("TPU v6e-256", "TPUv6e"),  # a slice
+        ("DGX-2", "V100-SXM3-32GB"),  # a system
+        ("VR200 NVL72", "R100-288GB"),
+        ("GB300 NVL72 (288GB)", "GB300-288GB"),  # the rack says nothing
+        ("NVIDIA H100 Tensor Core GPU", "H100-SXM5-80GB"),
+        ("H100 80GB SXM5 (NVLink)", "H100-SXM5-80GB"),
+        ("B300-SXM6", "B300-SXM-288GB"),
+        ("TPU v5 lite", "TPUv5e"),  # as JAX calls it
+        ("Trn3", "Trainium3-144GB"),
     ],
 )
 def test_accelerators_as_people_call_them(written: str, row: str) -> None:

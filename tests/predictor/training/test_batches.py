@@ -55,6 +55,16 @@ def varied(plan: TrainingPlan, names: Collection[str] = NUMERIC_FIELDS) -> Train
     return stack([plan, *(replace(plan, **change) for change in changed)])
 
 
+def test_experts_that_a_loop_launches_are_told_apart() -> None:
+    """How many kernels the host launches then goes with the plan: batches have arrays of it."""
+    own, cluster, known = catalog.model("mixtral-8x7b"), catalog.system("dgx-h100"), load("default")
+    alone = replace(PLAN, pp=1.0, dp=16.0, framework="huggingface", experts_looped=True)
+    plans = [alone, replace(alone, ep=2.0)]
+    found = predict(own, cluster, stack(plans), known).step_time
+    each = [float(predict(own, cluster, plan, known).step_time) for plan in plans]
+    assert found == pytest.approx(each, rel=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("model", "order", "names"),

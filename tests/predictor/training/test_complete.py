@@ -458,3 +458,4 @@ def test_a_pipeline_shards_nothing_unless_it_is_told_to() -> None:
     shards = {kind: complete(sharding=kind, tp=2).plan for kind in ("hsdp", "fsdp", "zero1")}
     assert shards["hsdp"].dp_shard == shards["hsdp"].shard_group == 8
     assert shards["fsdp"].shard_group == shards["zero1"].shard_group == 32
+    assert complete(sharding="hsdp", gpus=4, tp=1).plan.shard_group == 4

@@ -105,6 +105,17 @@ def test_what_does_not_divide_is_said(stated: dict, words: str) -> None:
     assert words in str(_undivided(DENSE, {**ASKED, **stated}))
 
 
+def test_a_published_batch_need_not_be_one_of_whole_replicas() -> None:
+    """992 accelerators and 1,024 sequences, as papers round them: the layouts of any batch, as long
+    as every replica has a sequence."""
+    asked: dict[str, Any] = {"gpus": 992, "tp": 8}
+    with pytest.raises(InputError, match="no tp and pp inside a node"):
+        layouts(draft(global_batch=1024, **asked))
+    assert (8, 1, 1) in layouts(draft(global_batch=1024, published=True, **asked))
+    with pytest.raises(InputError):
+        layouts(draft(global_batch=1, published=True, **asked))
+
+
 def test_what_may_be_computed_again_goes_from_least_to_most() -> None:
     fits = recomputations(draft(), "fit")
     assert fits[0] == NOTHING
@@ -302,6 +313,8 @@ def test_as_many_sequences_at_once_as_fit_and_divide_a_ranks_share() -> None:
     assert most_at_once(draft(memory_gb=1e-3), layout, again, RUN, 8) == 0
     assert most_at_once(draft(global_batch=64), layout, again, RUN, 8) == 1
     assert most_at_once(draft(global_batch=100), layout, again, RUN, 8) == 1
+    rounded = draft(memory_gb=1e4, global_batch=64 * 4 + 10, published=True)
+    assert most_at_once(rounded, layout, again, RUN, 8) == 4
     for share in (2, 3):  # of 64 replicas; a share is divided as far as it can be
         batch = draft(memory_gb=1e4, global_batch=64 * share)
         assert most_at_once(batch, layout, again, RUN, 8) == share

@@ -119,6 +119,15 @@ def test_experts_clamp_apart_until_one_kernel_runs_them() -> None:
     assert not complete(**fields, era="2026-06", precision="mxfp8").plan.clamps_apart
 
 
+def test_what_is_later_than_any_release_is_taken_for_the_newest() -> None:
+    of = ("deepseek-v3", "pretrain", "GB200-186GB", "mxfp8")
+    newest, later, never = (
+        {one.field: one.value for one in recipe_facts("megatron-bridge", era, *of)}
+        for era in ("2026-08", "2027-12", "2019-01")
+    )
+    assert newest == later != {} == never
+
+
 def test_activations_that_a_recipe_offloads_are_a_share_of_the_layers() -> None:
     facts = recipe_facts(
         "megatron-bridge", "2026-08", "llama3.1-405b", "pretrain", "GB300-288GB", "bf16"

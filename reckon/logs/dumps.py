@@ -108,23 +108,26 @@ class Dump:
     _open: str = ""
     _depth: int = 0
     _in_yaml: bool = False
+    _voice: str = ""
 
-    def feed(self, line: str) -> None:
-        """One line more."""
+    def feed(self, line: str, voice: str = "") -> None:
+        """One line more, and the rank or host that it is labelled with: what others say between
+        the lines of a configuration is none of them."""
         if self._open:
-            self._block(line)
+            if voice == self._voice:
+                self._block(line)
             return
-        if self._in_yaml and not self._yaml_line(line):
+        if self._in_yaml and voice == self._voice and not self._yaml_line(line):
             self._in_yaml = False
         if match := DOTTED.search(line):
             self.arguments[match[1]] = plain(match[2])
         elif match := PARAM.search(line):
             self.params[match[1]] = plain(match[2])
         elif start := next((text for text in BEHIND if text in line), None):
-            rest = line.partition(start)[2].strip()
+            rest, self._voice = line.partition(start)[2].strip(), voice
             self._block("{" + rest if start.endswith("{") else rest)
         elif YAML_BEGINS in line:
-            self._in_yaml, self.yaml = True, []
+            self._in_yaml, self.yaml, self._voice = True, [], voice
         elif "Args(" in line or "Config(" in line or (self.pairs and PAIR.search(line)):
             for name, value in PAIR.findall(line):
                 if name in NANOTRON:
@@ -140,11 +143,11 @@ class Dump:
             match = CAPACITY.search(line) or DEVICE.search(line)
             if match and match[1].strip().lower() not in ("cpu", "none"):
                 self.facts["accelerator"] = match[1].strip()
-        if MESH.search(line):
-            sizes = [
-                int(n) for pair in RANKS.findall(line) for n in re.findall(r"\d+", "".join(pair))
-            ]
-            self.facts["gpus"] = math.prod(sizes)
+        if match := MESH.search(line):
+            told = RANKS.findall(line, match.end())
+            sizes = [int(n) for pair in told for n in re.findall(r"\d+", "".join(pair))]
+            if math.prod(sizes) > 0 and sizes:
+                self.facts["gpus"] = math.prod(sizes)
 
     def said(self) -> dict[str, Any]:
         """Keys of a plan that the log says outside a launch line's arguments."""

@@ -78,7 +78,8 @@ class Tail:
     def _lines(self) -> Iterator[tuple[str, str]]:
         assert self._stream is not None
         while piece := self._stream.read(1 << 16):
-            parts = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
+            text = (self._rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            parts = text.split(b"\n")
             self._rest = parts.pop()[-(1 << 20) :]
             for part in parts:
                 yield "line", part.decode("utf-8", "replace")

@@ -15,6 +15,7 @@ from reckon.launch import read_launch
 from reckon.logs.bars import Bars
 from reckon.logs.dumps import STARTS, Dump
 from reckon.logs.forms import FORMS, NUMBER, Form
+from reckon.logs.labels import Labels
 from reckon.logs.steps import Collected, Log, LoggedStep
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -147,6 +148,7 @@ class Follower:
 
     form      the form, where it is known; else that of the first lines that one knows
     earlier   logs of jobs of other configurations that the file tells before this one
+    line      the last line, without colours and what its launcher wrote before it
     """
 
     def __init__(self, form: str = "") -> None:
@@ -154,6 +156,8 @@ class Follower:
         self._states = [_state(one) for one in self._forms]
         self.dump = Dump()
         self.earlier: list[Log] = []
+        self.line = ""
+        self._labels = Labels()
         self._anew: Dump | None = None
         self._told = 0
         self._loss = False
@@ -162,9 +166,11 @@ class Follower:
         """The step that a line tells; None for others, and for those of a form that stands
         behind one that was seen."""
         if len(line) > LONGEST:
+            self.line = ""
             return None
         text = COLOUR.sub("", line)
-        self._configure(text)
+        voice, self.line = self._labels.apart(text)
+        self._configure(self.line, voice)
         self._loss = self._loss or "'loss':" in text
         if "max reserved" in text and (match := MEGATRON_MEMORY.search(text)):
             self.dump.note_memory(float(match[1]) / 1024.0)
@@ -174,20 +180,21 @@ class Follower:
             if self._anew is not None and form.name not in READERS:
                 self._settle()
             state = self._states[place]
-            step = READERS.get(form.name, _State.read)(state, text)
+            own = READERS.get(form.name)
+            step = own(state, self.line) if own else state.read(text)
             if step is not None:
                 self._told += 1
                 return step if state is self._leading() else None
         return None
 
-    def _configure(self, text: str) -> None:
+    def _configure(self, text: str, voice: str) -> None:
         """Take what a line says of the run's configuration."""
         if self._told and self._anew is None and any(start in text for start in STARTS):
             self._anew = Dump()
         if self._anew is not None:
-            self._anew.feed(text)
+            self._anew.feed(text, voice)
         elif self._told < DUMPED:
-            self.dump.feed(text)
+            self.dump.feed(text, voice)
 
     def _settle(self) -> None:
         """A step comes behind a configuration that was told anew: a job that was resumed, or,

@@ -41,7 +41,8 @@ def lines(stream: IO[str]) -> Iterator[str]:
     end no more than a piece at a time."""
     rest = ""
     while piece := stream.read(PIECE):
-        parts = (rest + piece).replace("\r", "\n").split("\n")
+        piece += stream.read(1) if piece.endswith("\r") else ""
+        parts = (rest + piece).replace("\r\n", "\n").replace("\r", "\n").split("\n")
         rest = parts.pop()
         yield from parts
         if len(rest) > 4 * PIECE:
@@ -111,7 +112,7 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
             follower = Follower(form if form in FORMS else "")
             for line in lines(stream):
                 follower.feed(line)
-                printed.feed(line)
+                printed.feed(follower.line)
     except DAMAGED as error:  # a damaged archive: what was read so far counts
         follower.dump.notes.append(f"the file ends early: {error}")
     log = follower.log()

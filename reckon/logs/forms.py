@@ -7,6 +7,9 @@ bigscience-workshop/Megatron-DeepSpeed (seconds instead of milliseconds), Megatr
 `metrics.py` (`wps` before 2025), AI-Hypercomputer/maxtext `metric_logger.py`, microsoft/DeepSpeed
 `utils/timer.py`, mosaicml/llm-foundry console logs of Composer, huggingface/nanotron `trainer.py`
 (since 2025 the batch is in tokens, and the time is called otherwise), mlcommons/logging `mllog`.
+
+Bars of NeMo write numbers of six figures and more by an exponent (tqdm's `format_num`); the step is
+then that of the bar.
 """
 
 from __future__ import annotations
@@ -69,7 +72,8 @@ FORMS: dict[str, Form] = {
             "nemo",
         ),
         Form(
-            "nemo", "nemo", ("train_step_timing in s",), r"global_step\"?[:=]\s*(\d+)",
+            "nemo", "nemo", ("train_step_timing in s",),
+            r"(?:global_step\"?[:=]\s*|\|\s*(?=\d+/\d+ \[.*global_step=[\d.]+e))(\d+)(?![\d.]*e)",
             (
                 ("seconds", r"train_step_timing in s\"?[:=]\s*", 1.0),
                 ("global_batch", r"global_batch_size[:=]\s*", 1.0),

@@ -26,6 +26,10 @@ LONGEST = 1_000_000
 line is a tenth of it."""
 
 
+EXACT = re.compile(r"[\d,]+(?:\.0*)?")
+"""A count of which no digit was left out, so that what two lie apart is known: not '1.02e+5'."""
+
+
 def value_of(text: str) -> float:
     """A number as logs write it: '5,762', '1.2K', '3.1E-01'. Raises ValueError."""
     plain = text.replace(",", "").rstrip(".")
@@ -79,6 +83,8 @@ class _State:
         values: dict[str, float] = {}
         for name, pattern, scale in self.told:
             if name not in values and (match := pattern.search(line)):
+                if name == "samples" and not EXACT.fullmatch(match[1].rstrip(",.")):
+                    continue
                 try:
                     values[name] = value_of(match[1]) * scale
                 except ValueError:

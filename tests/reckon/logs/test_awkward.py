@@ -224,3 +224,27 @@ def test_a_damaged_archive_ends_in_a_word(tmp_path: Path, cli: Callable[..., Any
     assert status == 2
     assert "ends early" in err
     assert err.count("\n") == 1
+
+
+def test_samples_that_are_rounded_tell_no_batch(tmp_path: Path) -> None:
+    """tqdm writes 125,184 as '1.25e+5'; the next that differs is a thousand away, not 256."""
+    bars = [
+        f"\rEpoch 0: :  {n / 10:.0f}%|##| {n}/900 [1:10<2:00, global_step={n}.0, "
+        f"consumed_samples={256 * n:.2e}, train_step_timing in s=3.130]".replace("e+0", "e+")
+        for n in range(480, 540)
+    ]
+    assert "global_batch" not in read_one(log(tmp_path, *bars), HOST).rows[0]
+    exact = [line.replace(f"{256 * n:.2e}".replace("e+0", "e+"), f"{256 * n}.0")
+             for n, line in zip(range(480, 540), bars, strict=True)]  # fmt: skip
+    assert read_one(log(tmp_path, *exact), HOST).rows[0]["global_batch"] == 256
+
+
+def test_a_step_that_is_rounded_is_that_of_its_bar(tmp_path: Path) -> None:
+    bars = [
+        f"\rEpoch 0: :  30%|##| {n}/500000 [1:10<2:00, v_num=0, global_step=1.23e+5, "
+        f"train_step_timing in s={3 + n % 2}.0]"
+        for n in range(123_000, 123_020)
+    ]
+    found = read_log(log(tmp_path, *bars))
+    assert isinstance(found, Log)
+    assert [step.number for step in found.steps] == list(range(123_000, 123_020))

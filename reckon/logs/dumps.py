@@ -14,6 +14,9 @@ from predictor.records import dataclass
 DOTTED = re.compile(r"(?:^|\s)([a-z][a-z0-9_]*) \.{2,} (.*?)\s*$")
 """A line of a table of arguments, as Megatron-LM and DeepSpeed print it."""
 
+SET_BY = re.compile(r"(?:\.+|(?<=[\])}'\"]))(?:updated|default)$")
+"""What GPT-NeoX writes behind a value: 'hidden_size ..... 2048.......updated'."""
+
 PARAM = re.compile(r"Config param (\w+): (.*?)\s*$")
 """MaxText's."""
 
@@ -120,7 +123,7 @@ class Dump:
         if self._in_yaml and voice == self._voice and not self._yaml_line(line):
             self._in_yaml = False
         if match := DOTTED.search(line):
-            self.arguments[match[1]] = plain(match[2])
+            self.arguments[match[1]] = plain(SET_BY.sub("", match[2]))
         elif match := PARAM.search(line):
             self.params[match[1]] = plain(match[2])
         elif start := next((text for text in BEHIND if text in line), None):
@@ -151,7 +154,8 @@ class Dump:
 
     def said(self) -> dict[str, Any]:
         """Keys of a plan that the log says outside a launch line's arguments."""
-        world = self.arguments.get("world_size")
+        own = self.arguments
+        world = own.get("global_num_gpus", own.get("world_size"))  # the first is GPT-NeoX's
         return {
             **({"gpus": world} if isinstance(world, int) else {}),
             **_of_maxtext(self.params),

@@ -145,6 +145,9 @@ def _read_mllog(state: _State, line: str) -> LoggedStep | None:
 
 BAR_ALONE = "a progress bar and no loss beside it: taken for that of a training run"
 
+BOTH = "megatron-bridge"
+"""Form of a framework that tells its steps in Megatron-LM's lines, too (`train_utils.py`)."""
+
 READERS = {"mllog": _read_mllog, "trainer-bar": _read_bar}
 """Forms whose lines are read in a way of their own."""
 
@@ -237,9 +240,10 @@ class Follower:
         launch = self.dump.launch(form.dialect)
         alone = form.name == "trainer-bar" and not self._loss
         notes = (*self.dump.notes, *((BAR_ALONE,) if alone else ()))
+        told = {one.form.name: one.form.framework for one in self._states if one.seen.steps}
         return Log(
             form=form.name,
-            framework=form.framework,
+            framework=told.get(BOTH, form.framework) if form.name == "megatron" else form.framework,
             steps=timed(steps, stated),
             stated=stated,
             launch=launch,

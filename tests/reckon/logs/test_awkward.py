@@ -248,3 +248,49 @@ def test_a_step_that_is_rounded_is_that_of_its_bar(tmp_path: Path) -> None:
     found = read_log(log(tmp_path, *bars))
     assert isinstance(found, Log)
     assert [step.number for step in found.steps] == list(range(123_000, 123_020))
+
+
+def test_deepspeed_s_pipelines_and_its_first_releases(tmp_path: Path) -> None:
+    """`runtime/pipe/engine.py` tells the time; `utils/timer.py` of 2021 a running mean."""
+    piped = log(tmp_path, *(f"steps: {n} loss: 7.1 iter time (s): 2.5{n % 3} samples/sec: 204.8\n"
+                            for n in range(10, 200, 10)))  # fmt: skip
+    (row,) = read_one(piped, HOST).rows
+    assert (row["step_time_s"], row["framework"]) == (2.51, "deepspeed")
+    old = log(tmp_path, *(f"[2021-05-01 10:00:00,123] [INFO] [timer.py:157:stop] 0/{n}, "
+                          "SamplesPerSec=25.6\n" for n in range(10, 200, 10)))  # fmt: skip
+    (row,) = read_one(old, Given({**HOST.fields, "global_batch": 64})).rows
+    assert row["step_time_s"] == pytest.approx(2.5)
+
+
+def test_arguments_as_gpt_neox_prints_them(tmp_path: Path) -> None:
+    """With what set each behind it, in columns that long values overrun."""
+    own: dict[str, Any] = {
+        "hidden_size": 2048, "num_layers": 24, "num_attention_heads": 16, "seq_length": 2048,
+        "train_batch_size": 512, "train_micro_batch_size_per_gpu": 4, "global_num_gpus": 32,
+        "model_parallel_size": 2, "pipe_parallel_size": 1, "pos_emb": "rotary", "precision": "fp16",
+        "zero_optimization": {"stage": 1, "allgather_partitions": True, "overlap_comm": True},
+        "padded_vocab_size": 50304,
+    }  # fmt: skip
+    told = [f"  {key} {'.' * (32 - len(key))} {value}" for key, value in own.items()]
+    table = [f"{line}{'.' * (64 - len(line))}updated\n" for line in told]
+    lines = (
+        f" samples/sec: 201.4 | iteration {n:8d}/ 320000 | elapsed time per iteration (ms): 2542.3 "
+        "| learning rate: 6.000E-04 | lm_loss: 7.1E+00 |\n"
+        for n in range(10, 200, 10)
+    )
+    found = read_one(log(tmp_path, *table, lines), HOST)
+    (row,) = found.rows
+    assert not found.missing
+    told_of = ("num_gpus", "tp", "global_batch", "micro_batch", "layers", "hidden", "precision",
+               "dp_sharding", "grad_overlap")  # fmt: skip
+    assert [row[key] for key in told_of] == [32, 2, 512, 4, 24, 2048, "fp16", "zero1", 1]
+
+
+def test_a_framework_that_prints_another_s_lines_too_is_itself(tmp_path: Path) -> None:
+    """Megatron-Bridge tells a step in its own line and in Megatron-LM's; the latter say more."""
+    both = (f"Step Time : 9.00s GPU utilization: 461.0MODEL_TFLOP/s/GPU\n{line}"
+            for line in steps(range(1, 21), 9.012))  # fmt: skip
+    (row,) = read_one(log(tmp_path, both), HOST).rows
+    assert (row["framework"], row["step_time_s"], row["global_batch"]) == (
+        "megatron-bridge", 9.012, 128,
+    )  # fmt: skip

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 import reckon
 from predictor.errors import InputError
-from reckon.logs.following import Expected, Tail, Watched
-from reckon.logs.steps import LoggedStep
+from reckon.logs.following import RECENT, Expected, Tail, Times, Watched
+from reckon.logs.steps import LoggedStep, warm
 from reckon.verbs.contrasting import compare
 from reckon.verbs.judging import DOUBTFUL, FITS, WRONG, check
 from reckon.verbs.watching import watch
@@ -190,6 +192,30 @@ def test_a_stall_is_told_and_its_end() -> None:
     assert found.status == 1
     assert [e["event"] for e in found.feed(LoggedStep(7, {"seconds": 1.0}), 210.0)] == ["resumed"]
     assert found.status == 0
+
+
+def test_steps_that_a_log_does_not_tell_are_no_stall_and_cost_all_the_same() -> None:
+    """A line every hundredth step of 10 s comes after 1,000 s; 30 lines are 3,000 steps."""
+    found = Watched(Expected(steps=3000, price=3600.0))
+    for number in range(100, 3001, 100):
+        assert found.wait(number * 10.0 - 1.0) == []
+        found.feed(LoggedStep(number, {"seconds": 10.0}), number * 10.0)
+    assert found.summary()["cost"] == pytest.approx(30_000.0)
+    (event,) = found.wait(30_000.0 + 2_001.0)
+    assert event["event"] == "stalled"
+
+
+def test_the_median_of_steps_however_they_come() -> None:
+    draw = random.Random(1)
+    for count in range(1, 60):
+        times, told = Times(), dict[int, float]()
+        for number in (draw.randint(1, 40) for _ in range(count)):
+            told[number] = draw.random()
+            times.add(number, told[number])
+        behind = [told[number] for number in sorted(told)][warm(len(told)) :]
+        assert times.counted == len(behind)
+        assert times.median == pytest.approx(median(behind))
+        assert times.first == pytest.approx(median(behind[:RECENT]))
 
 
 def test_what_is_no_run_is_told_in_a_line_that_helps(cli: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ who say otherwise. What counts is what one would read off them by eye."""
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -294,3 +296,36 @@ def test_a_framework_that_prints_another_s_lines_too_is_itself(tmp_path: Path) -
     assert (row["framework"], row["step_time_s"], row["global_batch"]) == (
         "megatron-bridge", 9.012, 128,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("wandb_history.csv", lambda text: codecs.BOM_UTF8 + text),
+        ("wandb_history.csv", lambda text: text.decode().encode("utf-16")),
+        ("wandb_history.csv", gzip.compress),
+        ("wandb_history.csv", lambda text: text.replace(b",", b"\t")),
+        ("wandb_history.csv", lambda text: text.replace(b",", b";").replace(b".", b",")),
+        ("trainer_state.json", lambda text: codecs.BOM_UTF8 + text),
+        ("trainer_state.json", gzip.compress),
+        ("vllm_bench.json", lambda text: codecs.BOM_UTF8 + text),
+        ("maxtext.log", gzip.compress),
+    ],
+)  # fmt: skip
+def test_files_as_other_programs_save_them(
+    tmp_path: Path, name: str, how: Callable[[bytes], bytes]
+) -> None:
+    """Spreadsheets mark UTF-8, and divide columns as their country does; archives of any name."""
+    path = tmp_path / name
+    path.write_bytes(how((FIXTURES / name).read_bytes()))
+    (mine, *_), (row, *_) = read_one(path, HOST).rows, read_one(FIXTURES / name, HOST).rows
+    assert (mine["metric"], mine["value"]) == (row["metric"], row["value"])
+
+
+def test_a_table_that_is_cut_off_in_its_archive(tmp_path: Path) -> None:
+    rows = ["Step,step_time", *(f"{n},{2.5 + n % 7 / 1000}" for n in range(2000))]
+    path = tmp_path / "history.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode())[:-200])
+    found = read_one(path, HOST)
+    assert found.rows[0]["step_time_s"] == pytest.approx(2.503)
+    assert any("ends early" in note for note in found.notes)

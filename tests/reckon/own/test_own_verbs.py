@@ -68,6 +68,31 @@ def test_a_run_that_does_not_fit_is_wrong_and_told_what_needs_less() -> None:
     assert all(one.memory < 1 for one in found.helps)
 
 
+TUNED = """base_model: NousResearch/Meta-Llama-3.1-8B
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+fp8: true
+fsdp_version: 2
+fsdp_config: {reshard_after_forward: true, activation_checkpointing: true}
+"""
+
+
+def test_a_file_of_a_trainer_is_checked_with_the_accelerators_that_it_leaves_out(
+    tmp_path: Path,
+) -> None:
+    """Other tools have flags of the same names, which are not enough for them."""
+    path = tmp_path / "sft.yaml"
+    path.write_text(TUNED, encoding="utf-8")
+    found = check(str(path), {"system": "dgx-h100", "gpus": 8})
+    plan = found.result.request.plan
+    assert (plan.global_batch, plan.precision, found.result.request.model.name) == (
+        8 * 2 * 4, "fp8", "llama3.1-8b",
+    )  # fmt: skip
+    with pytest.raises(InputError, match="give --gpus, or --global-batch"):
+        check(str(path), {"system": "dgx-h100"})
+
+
 def test_what_the_reader_of_a_line_s_own_tool_finds_wrong_is_what_is_said(tmp_path: Path) -> None:
     """A Megatron script whose layers do not divide: other tools' readers know some of its words,
     and no model."""

@@ -93,6 +93,36 @@ def test_a_file_of_a_trainer_is_checked_with_the_accelerators_that_it_leaves_out
         check(str(path), {"system": "dgx-h100"})
 
 
+SIZES = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --fp16 "
+BATCH = "--micro-batch-size 4 --global-batch-size 8 --max-position-embeddings 512 "
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("pretrain_bert.py", "masked words"),
+        ("tools/run_text_generation_server.py", "generates and does not train"),
+        ("./tasks/msdp/main.py", "a task beside pretraining"),
+    ],
+)
+def test_what_one_reader_knows_to_be_no_training_is_not_another_s(
+    program: str, told: str, tmp_path: Path
+) -> None:
+    """DeepSpeed's reader knows Megatron-LM's flags, too, and took such lines for decoders."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"torchrun {program} {SIZES}{BATCH}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=told):
+        check(str(path), {"system": "dgx-h100", "gpus": 2})
+
+
+def test_flags_that_name_no_tool_are_those_of_the_tool_that_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "arguments.sh"
+    path.write_text(f"ARGS='{SIZES}{BATCH}--vocab-size 50257'\nrun $ARGS\n", encoding="utf-8")
+    found = check(str(path), {"system": "dgx-h100", "gpus": 2})
+    assert found.launch is not None
+    assert (found.launch.dialect, found.launch.fields["precision"]) == ("megatron", "fp16")
+
+
 def test_what_the_reader_of_a_line_s_own_tool_finds_wrong_is_what_is_said(tmp_path: Path) -> None:
     """A Megatron script whose layers do not divide: other tools' readers know some of its words,
     and no model."""

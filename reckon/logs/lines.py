@@ -48,6 +48,9 @@ def stamp_of(line: str) -> float | None:
         return None
 
 
+NEEDED = re.compile("|".join(re.escape(text) for form in FORMS.values() for text in form.needs))
+"""What lines that tell a step hold; most lines of a log hold none of it."""
+
 DUMPED = 100
 """Lines that tell steps, behind which no configuration is looked for but one that begins anew."""
 
@@ -177,12 +180,14 @@ class Follower:
         if len(line) > LONGEST:
             self.line = ""
             return None
-        text = COLOUR.sub("", line)
+        text = COLOUR.sub("", line) if "\x1b" in line else line
         voice, self.line = self._labels.apart(text)
         self._configure(self.line, voice)
         self._loss = self._loss or "'loss':" in text
         if "max reserved" in text and (match := MEGATRON_MEMORY.search(text)):
             self.dump.note_memory(float(match[1]) / 1024.0)
+        if NEEDED.search(text) is None:
+            return None
         for place, form in enumerate(self._forms):
             if not form.knows(text):
                 continue

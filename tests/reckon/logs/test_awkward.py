@@ -329,3 +329,13 @@ def test_a_table_that_is_cut_off_in_its_archive(tmp_path: Path) -> None:
     found = read_one(path, HOST)
     assert found.rows[0]["step_time_s"] == pytest.approx(2.503)
     assert any("ends early" in note for note in found.notes)
+
+
+def test_metrics_that_aiperf_s_first_releases_keep_among_records(tmp_path: Path) -> None:
+    report = json.loads((FIXTURES / "aiperf.json").read_text(encoding="utf-8"))
+    metrics = {key: value for key, value in report.items() if isinstance(value, dict)}
+    config = {"input_config": metrics.pop("input_config")}
+    path = tmp_path / "profile_export_aiperf.json"
+    path.write_text(json.dumps({"records": metrics, **config, "was_cancelled": False}), "utf-8")
+    mine, theirs = read_log(path), read_log(FIXTURES / "aiperf.json")
+    assert mine == theirs

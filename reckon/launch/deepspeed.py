@@ -103,7 +103,7 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
         found["global_batch"] = size[TOTAL]
         if PART in size and STEPS in size:
             each = size[PART] * size[STEPS]
-            if size[TOTAL] % max(each, 1):
+            if not each or size[TOTAL] % each:
                 raise InputError(
                     f"{TOTAL} {size[TOTAL]} contradicts {PART} {size[PART]} x {STEPS} {size[STEPS]}"
                 )

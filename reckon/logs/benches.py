@@ -107,8 +107,9 @@ def _metadata(report: Report) -> dict[str, Any]:
 
 def _load(concurrency: Any, rate: Any, requests: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Columns of a load: a closed loop where clients are bounded, else arrivals at a rate."""
-    most, per_second = number(concurrency), number(rate)
-    notes: tuple[str, ...] = (f"{int(count)} prompts",) if (count := number(requests)) else ()
+    most, per_second, count = number(concurrency), number(rate), number(requests)
+    most, count = (one if one and math.isfinite(one) else None for one in (most, count))
+    notes: tuple[str, ...] = (f"{int(count)} prompts",) if count else ()
     if most is not None and (per_second is None or not math.isfinite(per_second)):
         return {"concurrency": int(most), "batch": int(most)}, notes
     if per_second is not None:

@@ -238,7 +238,9 @@ def _of_nanotron(pairs: dict[str, Any]) -> dict[str, Any]:
     found = {NANOTRON[k]: v for k, v in pairs.items() if v is not None}
     own = {key: pairs[key] for key in ("dp", "tp", "pp") if isinstance(pairs.get(key), int)}
     if len(own) == 3:
-        found["gpus"] = own["dp"] * own["tp"] * own["pp"] * int(found.get("cp", 1))
+        split = found.get("cp", 1)
+        cp = split if isinstance(split, int) else 1
+        found["gpus"] = own["dp"] * own["tp"] * own["pp"] * cp
         each = found.get("micro_batch"), pairs.get("batch_accumulation_per_replica")
         if all(isinstance(one, int) for one in each):
             found["global_batch"] = own["dp"] * each[0] * each[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -31,10 +32,14 @@ EXACT = re.compile(r"[\d,]+(?:\.0*)?")
 
 
 def value_of(text: str) -> float:
-    """A number as logs write it: '5,762', '1.2K', '3.1E-01'. Raises ValueError."""
+    """A number as logs write it: '5,762', '1.2K', '3.1E-01'. Raises ValueError, for one that no
+    float holds, too."""
     plain = text.replace(",", "").rstrip(".")
     scale = SUFFIX.get(plain[-1:], 1.0)
-    return float(plain[:-1] if plain[-1:] in SUFFIX else plain) * scale
+    found = float(plain[:-1] if plain[-1:] in SUFFIX else plain) * scale
+    if not math.isfinite(found):
+        raise ValueError(text)
+    return found
 
 
 def stamp_of(line: str) -> float | None:

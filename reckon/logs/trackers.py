@@ -224,7 +224,7 @@ def read_history(path: Path) -> Log:
                     for index, tag in columns.items():
                         if row[index].strip() not in ("", "NaN"):
                             gathered.take(tag, number, _figure(row[index], mark), stamp)
-                except (ValueError, IndexError):
+                except (ValueError, IndexError, OverflowError):
                     broken += 1
         except (csv.Error, *DAMAGED) as error:
             notes = (*notes, f"the file ends early: {error}")
@@ -292,14 +292,16 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
         if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
             broken += 1
             continue
-        if "loss" in entry:
-            seen.add(LoggedStep(entry["step"], {"loss": float(entry["loss"])}))
-        samples, runtime = entry.get("train_samples_per_second"), entry.get("train_runtime")
-        if not (runtime and entry["step"]):
+        if (loss := _finite(entry.get("loss"))) is not None:
+            seen.add(LoggedStep(entry["step"], {"loss": loss}))
+        samples, gone = (
+            _finite(entry.get(name)) for name in ("train_samples_per_second", "train_runtime")
+        )
+        step = entry["step"]
+        if not (gone and step):
             continue
-        step, gone = entry["step"], float(runtime)
         if samples:
-            stated["global_batch"] = round(float(samples) * gone / step)
+            stated["global_batch"] = round(samples * gone / step)
         if since < gone and before < step:
             # Rates are rounded to three digits behind the point; a time of minutes is exact.
             seen.add(LoggedStep(step, {"seconds": (gone - since) / (step - before)}))
@@ -310,6 +312,15 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
         raise InputError(f"{path}: its log_history tells no step")
     return Log("trainer-state", "huggingface", seen.ordered(), stated, broken=broken,
                notes=tuple(notes), planned=int(planned or 0))  # fmt: skip
+
+
+def _finite(value: Any) -> float | None:
+    """A number that a trainer logs, as text or not; None for anything else."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 def trainer_state(path: Path) -> dict[str, Any] | None:

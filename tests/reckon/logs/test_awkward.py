@@ -339,3 +339,32 @@ def test_metrics_that_aiperf_s_first_releases_keep_among_records(tmp_path: Path)
     path.write_text(json.dumps({"records": metrics, **config, "was_cancelled": False}), "utf-8")
     mine, theirs = read_log(path), read_log(FIXTURES / "aiperf.json")
     assert mine == theirs
+
+
+BROKEN: tuple[tuple[str, str, str], ...] = (
+    ("nanotron_tokens.log", "context_parallel_size=1", "context_parallel_size=true"),
+    ("nanotron_tokens.log", "dp=4", "dp=null"),
+    ("nanotron_tokens.log", "262K", "1e400"),
+    ("deepspeed.log", '"gradient_accumulation_steps": 4', '"gradient_accumulation_steps": 0'),
+    ("sglang_bench.jsonl", '"max_concurrency": null', '"max_concurrency": Infinity'),
+    ("llmperf_summary.json", '"num_concurrent_requests": ', '"num_concurrent_requests": 1e40'),
+    ("trainer_state.json", '"loss": 2.9', '"loss": ""'),
+    ("trainer_printed.log", "'train_runtime': ", "'train_runtime': 1e400"),
+    ("wandb_history.csv", "3,24.9", "inf,24.9"),
+)
+
+
+@pytest.mark.parametrize(("name", "before", "after"), BROKEN)
+def test_a_figure_that_is_none_is_no_traceback(
+    name: str, before: str, after: str, tmp_path: Path
+) -> None:
+    """It is left out, or the file is refused in a line."""
+    text = (FIXTURES / name).read_text(encoding="utf-8")
+    assert before in text
+    path = tmp_path / name
+    path.write_text(text.replace(before, after), encoding="utf-8")
+    try:
+        found = read_one(path, HOST)
+    except InputError:
+        return
+    assert all(0 < row["value"] < float("inf") for row in found.rows)

@@ -131,6 +131,7 @@ class Expected:
             (self.tokens, step.get("tokens_per_s")),
             (self.tokens / self.gpus, step.get("tokens_per_s_per_gpu")),
             (self.batch, step.get("samples_per_s")),
+            (1.0, step.get("batches_per_s")),
         )
         found = [work / rate for work, rate in rates if rate > 0 and math.isfinite(work)]
         return found[0] if found else math.nan
@@ -221,6 +222,7 @@ class Watched:
     said      what was said last of each concern, so that only changes are told
     last      when the last step was seen [s]; number is its own
     recent    times of the last steps, as they came
+    before    the last step whose line tells no time
     """
 
     expected: Expected
@@ -229,6 +231,7 @@ class Watched:
     last: float = math.nan
     number: int = 0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    before: LoggedStep | None = None
 
     def waiting(self) -> dict[str, Any]:
         """There is no log yet."""

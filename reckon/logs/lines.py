@@ -237,6 +237,15 @@ class Follower:
         return leading.form.name if leading.seen.steps else ""
 
     @property
+    def told(self) -> int:
+        """Lines of this job so far that tell of a step."""
+        return self._told
+
+    def stated(self) -> dict[str, Any]:
+        """Keys of a plan that the log itself says, outside a launch line's arguments."""
+        return {**self.dump.said(), **self._leading().stated}
+
+    @property
     def planned(self) -> int:
         """Steps that the run is to take; 0 where it does not say."""
         return self._leading().planned
@@ -246,7 +255,7 @@ class Follower:
         leading = self._leading()
         form = leading.form
         steps = leading.seen.ordered()
-        stated = {**self.dump.said(), **leading.stated}
+        stated = self.stated()
         launch = self.dump.launch(form.dialect)
         alone = form.name == "trainer-bar" and not self._loss
         notes = (*self.dump.notes, *((BAR_ALONE,) if alone else ()))

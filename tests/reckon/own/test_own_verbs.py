@@ -15,9 +15,11 @@ import pytest
 import reckon
 from predictor.errors import InputError
 from reckon.logs.following import RECENT, Expected, Tail, Times, Watched
+from reckon.logs.rows import Given
 from reckon.logs.steps import LoggedStep, warm
 from reckon.verbs.contrasting import compare
 from reckon.verbs.judging import DOUBTFUL, FITS, WRONG, check
+from reckon.verbs.runs import read_one
 from reckon.verbs.watching import watch
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -258,6 +260,19 @@ def test_steps_that_a_log_does_not_tell_are_no_stall_and_cost_all_the_same() -> 
     assert found.summary()["cost"] == pytest.approx(30_000.0)
     (event,) = found.wait(30_000.0 + 2_001.0)
     assert event["event"] == "stalled"
+
+
+LOGS = Path(__file__).parents[1] / "logs" / "fixtures"
+
+
+@pytest.mark.parametrize(
+    "name", ["deepspeed.log", "llm-foundry.log", "mllog.log", "torchtitan.log", "maxtext.log"]
+)
+def test_a_log_that_tells_rates_is_followed_by_what_it_says_of_its_batch(name: str) -> None:
+    """No plan is given; the time is that which the log comes to when it is imported."""
+    *_, end = watch(LOGS / name, once=True)
+    (row,) = read_one(LOGS / name, Given({})).rows
+    assert end["median_s"] == pytest.approx(row["value"], rel=5e-3)
 
 
 def test_the_median_of_steps_however_they_come() -> None:

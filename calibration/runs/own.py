@@ -47,6 +47,11 @@ APART = 1.3
 configuration differ by 1 to 8 %."""
 
 
+FAR = 300.0
+"""Times over predicted ones from which on a run is of another unit (milliseconds: 1,000): nothing
+that is learned of a machine bridges a tenth of it, and its interval would say nothing."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapted:
     """A calibration that knows one's own runs, and what they said.
@@ -132,7 +137,8 @@ def check_agree(points: Sequence[Point]) -> None:
 
 
 def check_possible(calibration: Calibration, points: Sequence[Point]) -> None:
-    """Raise InputError where a run would do more arithmetic than its accelerators can."""
+    """Raise InputError where a run would do more arithmetic than its accelerators can, or takes so
+    long that its time must be in another unit."""
     for point in points:
         request = point.request
         if request.plan.frozen:
@@ -147,6 +153,13 @@ def check_possible(calibration: Calibration, points: Sequence[Point]) -> None:
                 f"run {point.point_id}: a step in {point.measured:.4g} s would use {used:.0%} of "
                 f"the peak of {request.cluster.accelerator.name}; check its time, its batch and "
                 "its accelerators"
+            )
+        ratio = point.measured / float(found.step_time)
+        if ratio > FAR:
+            raise InputError(
+                f"run {point.point_id}: a step in {point.measured:.4g} s takes {ratio:.0f} x the "
+                "time predicted; check whether its time is in seconds, its batch and its "
+                "accelerators"
             )
 
 

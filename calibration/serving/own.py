@@ -59,6 +59,10 @@ device's time has no slope."""
 APART = 1.5
 """Benchmarks of one configuration whose figures differ by more contradict each other."""
 
+FAR = 300.0
+"""How far a figure and its prediction lie apart where it must be of another unit (milliseconds for
+seconds: 1,000)."""
+
 TOLD = {
     "decode": "passes that decode take {0:.2f} x the device time",
     "prefill": "passes over prompts take {0:.2f} x the device time",
@@ -84,7 +88,8 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
 
     points   rows of an inference table; open loops are left out
 
-    Raises InputError where none can be used, and where two contradict each other, by name.
+    Raises InputError where none can be used, and, by name, where two contradict each other and
+    where one must be in another unit.
     """
     check_agree(points)
     found, refused = timed(points, calibration)
@@ -93,6 +98,7 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
         why = refused[0][1] if refused else "no closed loop and no static batch among them"
         raise InputError(f"none of {len(points)} benchmarks can be used: {why}")
     base = parameters_of(found, calibration.serving.engines)
+    check_units(found, base)
     moved = fit_shift(found, base)
     shift = moved.shift
     left = np.log(published(found)) - _predicted(found, base, shift)
@@ -135,6 +141,21 @@ def check_agree(points: Sequence[InferencePoint]) -> None:
                 f"benchmarks {other.point_id} and {point.point_id} are of the same configuration "
                 f"and state {other.value:.4g} and {point.value:.4g}; leave out the one that is "
                 "wrong, or state what differs between them"
+            )
+
+
+def check_units(found: Timed, base: EngineParameters) -> None:
+    """Raise InputError where a figure is so far from what is predicted that it is of another unit.
+
+    base   parameters of every point
+    """
+    off = np.log(published(found)) - _predicted(found, base, np.zeros(len(ENGINE_FIELDS)))
+    for point, log in zip(found.points, off.tolist(), strict=True):
+        if abs(log) > math.log(FAR):
+            told = f"{math.exp(log):.0f} x" if log > 0 else f"1/{math.exp(-log):.0f} of"
+            raise InputError(
+                f"benchmark {point.point_id}: its {point.metric} of {point.value:.4g} is {told} "
+                "what is predicted; check its unit, its load and its accelerators"
             )
 
 

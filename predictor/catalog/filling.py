@@ -132,8 +132,15 @@ class Filler:
     def need(self, *fields: str) -> None:
         """Raise InputError where one of the fields is not given."""
         for field in fields:
-            if field not in self.values:
-                raise InputError(f"give --{field.replace('_', '-')}: it has no default")
+            if field in self.values:
+                continue
+            each = field == "global_batch" and "micro_batch" in self.values
+            if each and not {"gpus", "dp"} & set(self.values):
+                raise InputError(
+                    "give --gpus, or --global-batch: sequences of each accelerator are said, and "
+                    "not how many accelerators there are"
+                )
+            raise InputError(f"give --{field.replace('_', '-')}: it has no default")
 
 
 def default_precision(accelerator: Accelerator) -> Default:

@@ -18,6 +18,7 @@ from predictor.plans import OFFLOADS, SHARDINGS, Rule
 from predictor.precision import PRECISIONS
 from predictor.records import dataclass
 from reckon.launch.dialect import Dialect, Source
+from reckon.launch.foreign import foreign
 from reckon.launch.launcher import command, named_text
 from reckon.launch.megatron import IGNORED as MEGATRON_IGNORED
 from reckon.launch.megatron import canonical
@@ -102,7 +103,7 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
         found["global_batch"] = size[TOTAL]
         if PART in size and STEPS in size:
             each = size[PART] * size[STEPS]
-            if size[TOTAL] % max(each, 1):
+            if not each or size[TOTAL] % each:
                 raise InputError(
                     f"{TOTAL} {size[TOTAL]} contradicts {PART} {size[PART]} x {STEPS} {size[STEPS]}"
                 )
@@ -336,4 +337,5 @@ DEEPSPEED = Dialect(
     comment="",
     beside=("ep", "etp", "recompute", "recompute_modules", "recompute_share"),
     laws=_laws,
+    foreign=foreign,
 )

@@ -30,7 +30,7 @@ from predictor.training import TrainingRequest, complete_training
 from reckon.launch.calls import called
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
 from reckon.launch.effects import by_effect
-from reckon.launch.foreign import other_engine
+from reckon.launch.foreign import ForeignLine, other_engine
 from reckon.launch.launcher import NODES, PER_NODE, PROCESSES
 from reckon.launch.table import Entry, Facts, Flags, same
 from reckon.launch.variables import settled
@@ -245,7 +245,7 @@ def read(
     source = dialect.parse(text, folder)
     flags = source.flags
     if model is None and (other := dialect.foreign(flags, text)):
-        raise InputError(f"--from-{dialect.name}: the line is of {other}, which is not read")
+        raise ForeignLine(f"--from-{dialect.name}: the line is of {other}, which is not read")
     known: set[str] = set()
     flags, open_notes = settled(flags, dialect.entries, beside or {}, SPELLED)
     notes = [*source.notes, *open_notes]

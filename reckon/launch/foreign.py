@@ -6,7 +6,13 @@ from __future__ import annotations
 
 import re
 
+from predictor.errors import InputError
 from reckon.launch.table import Flags, truth
+
+
+class ForeignLine(InputError):
+    """A reader knows a line for one of what is not predicted."""
+
 
 IMAGES = "a model that sees images"
 
@@ -57,7 +63,10 @@ PROGRAMS: tuple[tuple[str, str], ...] = (
         r"generate_samples\w*\.py|text_generation\w*\.py|gpt_(static|dynamic)_inference\w*\.py",
         "a run that generates and does not train (reckon predict infer)",
     ),
-    (r"\btasks/main\.py", "a task beside pretraining (evaluation, retrieval, classification)"),
+    (
+        r"\btasks/(\w+/)?main\.py",
+        "a task beside pretraining (evaluation, retrieval, classification)",
+    ),
     (r"\banalyze_data\.py", "a pass over data that trains nothing"),
 )
 """Programs that train such models, or none."""

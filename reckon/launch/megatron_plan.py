@@ -111,7 +111,7 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
         return {"global_batch": stated}
     if "gpus" not in facts or "micro_batch" not in facts:
         return {}
-    ranks = int(facts["tp"] * facts["pp"] * facts["cp"])
+    ranks = math.prod(int(facts.get(key, 1)) for key in ("tp", "pp", "cp"))
     steps = whole_number(ACCUMULATED, flags.get(ACCUMULATED, 1))
     return {"global_batch": max(facts["gpus"] // ranks, 1) * facts["micro_batch"] * steps}
 

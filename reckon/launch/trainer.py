@@ -192,6 +192,7 @@ ENTRIES: tuple[Entry, ...] = (
         (
             (("fp16",), {"fp16": True}),
             (("fp8",), {"bf16": True, "fp8": True}),
+            (("fp8",), {"fp8": True}),  # axolotl takes bfloat16 of its own accord
             (("bf16",), {"bf16": True}),
             (("fp32",), {"bf16": False, "fp16": False}),
         ),

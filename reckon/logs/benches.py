@@ -107,8 +107,9 @@ def _metadata(report: Report) -> dict[str, Any]:
 
 def _load(concurrency: Any, rate: Any, requests: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Columns of a load: a closed loop where clients are bounded, else arrivals at a rate."""
-    most, per_second = number(concurrency), number(rate)
-    notes: tuple[str, ...] = (f"{int(count)} prompts",) if (count := number(requests)) else ()
+    most, per_second, count = number(concurrency), number(rate), number(requests)
+    most, count = (one if one and math.isfinite(one) else None for one in (most, count))
+    notes: tuple[str, ...] = (f"{int(count)} prompts",) if count else ()
     if most is not None and (per_second is None or not math.isfinite(per_second)):
         return {"concurrency": int(most), "batch": int(most)}, notes
     if per_second is not None:
@@ -168,7 +169,10 @@ def _sglang(report: Report) -> Bench:
 
 
 def _genai(report: Report) -> Bench:
-    """genai-perf and aiperf: a metric is a mapping with its unit."""
+    """genai-perf and aiperf: a metric is a mapping with its unit, of aiperf's first releases among
+    its records."""
+    first = isinstance(report.get("records"), Mapping)
+    report = {**report["records"], **report} if first else report
     scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3}
 
     def told(name: str) -> float | None:
@@ -198,7 +202,8 @@ def _genai(report: Report) -> Bench:
         **load,
         **_metadata(flat),
     }
-    form = "aiperf" if "aiperf_version" in report or "schema_version" in report else "genai-perf"
+    own = first or "aiperf_version" in report or "schema_version" in report
+    form = "aiperf" if own else "genai-perf"
     return Bench(form, _shared(stated), values, (), notes)
 
 
@@ -314,8 +319,9 @@ BENCHES: tuple[tuple[str, Callable[[Report], bool], Callable[[Report], Bench]], 
     ("inferencex", lambda r: "tput_per_gpu" in r and "conc" in r, _inferencex),
     ("llmperf", lambda r: "results_ttft_s_mean" in r or "results_ttft_s_quantiles_p50" in r,
      _llmperf),
-    ("genai-perf", lambda r: isinstance(r.get("time_to_first_token"), Mapping)
-     or isinstance(r.get("request_latency"), Mapping), _genai),
+    ("genai-perf", lambda r: any(isinstance(one, Mapping) and isinstance(one.get(name), Mapping)
+                                 for one in (r, r.get("records"))
+                                 for name in ("time_to_first_token", "request_latency")), _genai),
     ("sglang-bench", lambda r: "output_throughput" in r
      and ("total_output_tokens_retokenized" in r or "mean_e2e_latency_ms" in r), _sglang),
     ("vllm-bench", lambda r: "output_throughput" in r and "total_input_tokens" in r, _vllm),

@@ -14,6 +14,9 @@ from predictor.records import dataclass
 DOTTED = re.compile(r"(?:^|\s)([a-z][a-z0-9_]*) \.{2,} (.*?)\s*$")
 """A line of a table of arguments, as Megatron-LM and DeepSpeed print it."""
 
+SET_BY = re.compile(r"(?:\.+|(?<=[\])}'\"]))(?:updated|default)$")
+"""What GPT-NeoX writes behind a value: 'hidden_size ..... 2048.......updated'."""
+
 PARAM = re.compile(r"Config param (\w+): (.*?)\s*$")
 """MaxText's."""
 
@@ -108,23 +111,26 @@ class Dump:
     _open: str = ""
     _depth: int = 0
     _in_yaml: bool = False
+    _voice: str = ""
 
-    def feed(self, line: str) -> None:
-        """One line more."""
+    def feed(self, line: str, voice: str = "") -> None:
+        """One line more, and the rank or host that it is labelled with: what others say between
+        the lines of a configuration is none of them."""
         if self._open:
-            self._block(line)
+            if voice == self._voice:
+                self._block(line)
             return
-        if self._in_yaml and not self._yaml_line(line):
+        if self._in_yaml and voice == self._voice and not self._yaml_line(line):
             self._in_yaml = False
         if match := DOTTED.search(line):
-            self.arguments[match[1]] = plain(match[2])
+            self.arguments[match[1]] = plain(SET_BY.sub("", match[2]))
         elif match := PARAM.search(line):
             self.params[match[1]] = plain(match[2])
         elif start := next((text for text in BEHIND if text in line), None):
-            rest = line.partition(start)[2].strip()
+            rest, self._voice = line.partition(start)[2].strip(), voice
             self._block("{" + rest if start.endswith("{") else rest)
         elif YAML_BEGINS in line:
-            self._in_yaml, self.yaml = True, []
+            self._in_yaml, self.yaml, self._voice = True, [], voice
         elif "Args(" in line or "Config(" in line or (self.pairs and PAIR.search(line)):
             for name, value in PAIR.findall(line):
                 if name in NANOTRON:
@@ -140,15 +146,16 @@ class Dump:
             match = CAPACITY.search(line) or DEVICE.search(line)
             if match and match[1].strip().lower() not in ("cpu", "none"):
                 self.facts["accelerator"] = match[1].strip()
-        if MESH.search(line):
-            sizes = [
-                int(n) for pair in RANKS.findall(line) for n in re.findall(r"\d+", "".join(pair))
-            ]
-            self.facts["gpus"] = math.prod(sizes)
+        if match := MESH.search(line):
+            told = RANKS.findall(line, match.end())
+            sizes = [int(n) for pair in told for n in re.findall(r"\d+", "".join(pair))]
+            if math.prod(sizes) > 0 and sizes:
+                self.facts["gpus"] = math.prod(sizes)
 
     def said(self) -> dict[str, Any]:
         """Keys of a plan that the log says outside a launch line's arguments."""
-        world = self.arguments.get("world_size")
+        own = self.arguments
+        world = own.get("global_num_gpus", own.get("world_size"))  # the first is GPT-NeoX's
         return {
             **({"gpus": world} if isinstance(world, int) else {}),
             **_of_maxtext(self.params),
@@ -231,7 +238,9 @@ def _of_nanotron(pairs: dict[str, Any]) -> dict[str, Any]:
     found = {NANOTRON[k]: v for k, v in pairs.items() if v is not None}
     own = {key: pairs[key] for key in ("dp", "tp", "pp") if isinstance(pairs.get(key), int)}
     if len(own) == 3:
-        found["gpus"] = own["dp"] * own["tp"] * own["pp"] * int(found.get("cp", 1))
+        split = found.get("cp", 1)
+        cp = split if isinstance(split, int) else 1
+        found["gpus"] = own["dp"] * own["tp"] * own["pp"] * cp
         each = found.get("micro_batch"), pairs.get("batch_accumulation_per_replica")
         if all(isinstance(one, int) for one in each):
             found["global_batch"] = own["dp"] * each[0] * each[1]

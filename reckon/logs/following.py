@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import field
@@ -30,6 +31,13 @@ PATIENCE = 5.0
 
 LEAST_WAIT = 60.0
 """That minute [s]."""
+
+LATE = 2.0
+"""Where a log tells every tenth or hundredth step, a job stalls after so many of its lines."""
+
+FIRST_GAP, MOST_GAP = 10, 100
+"""Steps to the second line that a log tells, while it has told one: as many as to the first, but
+within these (torchtitan tells the first step and every tenth)."""
 
 
 class Tail:
@@ -78,7 +86,8 @@ class Tail:
     def _lines(self) -> Iterator[tuple[str, str]]:
         assert self._stream is not None
         while piece := self._stream.read(1 << 16):
-            parts = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
+            text = (self._rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            parts = text.split(b"\n")
             self._rest = parts.pop()[-(1 << 20) :]
             for part in parts:
                 yield "line", part.decode("utf-8", "replace")
@@ -122,27 +131,107 @@ class Expected:
             (self.tokens, step.get("tokens_per_s")),
             (self.tokens / self.gpus, step.get("tokens_per_s_per_gpu")),
             (self.batch, step.get("samples_per_s")),
+            (1.0, step.get("batches_per_s")),
         )
         found = [work / rate for work, rate in rates if rate > 0 and math.isfinite(work)]
         return found[0] if found else math.nan
 
 
 @dataclass(slots=True)
+class Times:
+    """Times of steps by their numbers; the median of those behind warming up is at hand however
+    many they are.
+
+    numbers, seconds   of the steps, in order of their numbers
+    """
+
+    numbers: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    _ranked: list[float] = field(default_factory=list)
+    _warm: int = 0
+
+    def add(self, number: int, seconds: float) -> None:
+        """One more step, or one that is done again."""
+        at = bisect_left(self.numbers, number)
+        if at < len(self.numbers) and self.numbers[at] == number:
+            before, self.seconds[at] = self.seconds[at], seconds
+            if at >= self._warm:
+                del self._ranked[bisect_left(self._ranked, before)]
+                insort(self._ranked, seconds)
+            return
+        last = at == len(self.numbers)
+        self.numbers.insert(at, number)
+        self.seconds.insert(at, seconds)
+        if last:
+            insort(self._ranked, seconds)
+        else:
+            self._ranked = sorted(self.seconds[self._warm :])
+        while self._warm < warm(len(self.numbers)):
+            del self._ranked[bisect_left(self._ranked, self.seconds[self._warm])]
+            self._warm += 1
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def last(self) -> int:
+        """The highest number of a step; 0 where there is none."""
+        return self.numbers[-1] if self.numbers else 0
+
+    @property
+    def counted(self) -> int:
+        """How many steps stand behind those of warming up."""
+        return len(self._ranked)
+
+    @property
+    def median(self) -> float:
+        """What those take [s]; NaN while there is none."""
+        ranked, half = self._ranked, len(self._ranked) // 2
+        if not ranked:
+            return math.nan
+        return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2.0
+
+    @property
+    def first(self) -> float:
+        """What the first `RECENT` of those take [s]; NaN while there is none."""
+        told = self.seconds[self._warm : self._warm + RECENT]
+        return float(np.median(told)) if told else math.nan
+
+    @property
+    def gap(self) -> float:
+        """Steps from one that the log tells to the next."""
+        if len(self.numbers) < 2:
+            return float(np.clip(self.last, FIRST_GAP, MOST_GAP)) if self.numbers else 1.0
+        return float(np.median(np.diff(self.numbers[-2 * RECENT :])))
+
+    @property
+    def spent(self) -> float:
+        """What all steps took [s]: each that is told stands for those before it that are not."""
+        if not self.numbers:
+            return 0.0
+        first = min(max(self.numbers[0], 1), self.gap if len(self.numbers) > 1 else 1.0)
+        stands = np.diff(self.numbers, prepend=self.numbers[0] - first)
+        return float(stands @ np.array(self.seconds))
+
+
+@dataclass(slots=True)
 class Watched:
     """What a job does, beside what is expected of it.
 
-    seconds   times of steps by number, those of warming up among them
+    seconds   times of steps, those of warming up among them
     said      what was said last of each concern, so that only changes are told
     last      when the last step was seen [s]; number is its own
     recent    times of the last steps, as they came
+    before    the last step whose line tells no time
     """
 
     expected: Expected
-    seconds: dict[int, float] = field(default_factory=dict)
+    seconds: Times = field(default_factory=Times)
     said: dict[str, Any] = field(default_factory=dict)
     last: float = math.nan
     number: int = 0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    before: LoggedStep | None = None
 
     def waiting(self) -> dict[str, Any]:
         """There is no log yet."""
@@ -154,7 +243,7 @@ class Watched:
 
     def another(self) -> list[dict[str, Any]]:
         """The log goes on with a job of another configuration: what was seen is not of it."""
-        self.seconds, self.said, self.number = {}, {}, 0
+        self.seconds, self.said, self.number = Times(), {}, 0
         self.recent.clear()
         return [self._event("another job", "another configuration is told; what was seen is left")]
 
@@ -173,13 +262,14 @@ class Watched:
         if step.number != self.number:
             self.recent.append(seconds)
         self.number = step.number
-        self.seconds[step.number] = seconds
+        self.seconds.add(step.number, seconds)
         return found + self._judge(step.number)
 
     def wait(self, now: float) -> list[dict[str, Any]]:
         """What it changes that no step came until now."""
-        usual = self.median if self.counted.size else self.expected.step
-        limit = max(PATIENCE * usual if usual > 0 else 0.0, LEAST_WAIT)
+        usual = self.median if self.seconds.counted else self.expected.step
+        steps = max(PATIENCE, LATE * self.seconds.gap)
+        limit = max(steps * usual if usual > 0 else 0.0, LEAST_WAIT)
         if not math.isfinite(self.last):
             self.last = now
         gone = now - self.last
@@ -189,15 +279,9 @@ class Watched:
         return [self._event("stalled", f"no step for {gone:.0f} s")]
 
     @property
-    def counted(self) -> np.ndarray:
-        """Times of steps behind those of warming up."""
-        found = np.array([self.seconds[number] for number in sorted(self.seconds)])
-        return np.asarray(found[warm(len(found)) :])
-
-    @property
     def median(self) -> float:
         """What a step takes [s]; NaN while none counts."""
-        return float(np.median(self.counted)) if self.counted.size else math.nan
+        return self.seconds.median
 
     @property
     def now(self) -> float:
@@ -208,13 +292,13 @@ class Watched:
     def inside(self) -> bool | None:
         """Whether steps take what was predicted; None where nothing was, or too few are known."""
         known = self.expected
-        if not known.step > 0 or len(self.counted) < 3:
+        if not known.step > 0 or self.seconds.counted < 3:
             return None
         return bool(known.low <= self.median <= known.high)
 
     def _judge(self, number: int) -> list[dict[str, Any]]:
         found = []
-        known, counted = self.expected, self.counted
+        known = self.expected
         inside = self.inside
         if inside is not None and self.said.get("inside") != inside:
             self.said["inside"] = inside
@@ -224,10 +308,9 @@ class Watched:
                 where, f"step {number}: {self.median:.4g} s is {ratio:.2f} x the predicted "
                 f"{known.step:.4g} s, {where} its interval ({known.low:.4g} to {known.high:.4g})"
             ))  # fmt: skip
-        if len(counted) < 3 * RECENT:
+        if self.seconds.counted < 3 * RECENT:
             return found
-        first = float(np.median(counted[:RECENT]))
-        drift = self.now / first - 1.0
+        drift = self.now / self.seconds.first - 1.0
         drifts = "slower" if drift > DRIFT else "faster" if drift < -DRIFT else ""
         if self.said.get("drift", "") != drifts:
             self.said["drift"] = drifts
@@ -247,11 +330,10 @@ class Watched:
 
     def summary(self) -> dict[str, Any]:
         """Figures so far, as JSON lines have them: None where not known."""
-        known, at = self.expected, max(self.seconds, default=0)
+        known, at = self.expected, self.seconds.last
         pace = self.median
         left = (known.steps - at) * pace if known.steps and math.isfinite(pace) else math.nan
-        spent = sum(self.seconds.values())
-        cost = (spent + left) / 3600.0 * known.price
+        cost = (self.seconds.spent + left) / 3600.0 * known.price
         figures = {
             "step": float(at),
             "steps": float(known.steps),
@@ -276,4 +358,4 @@ class Watched:
     @property
     def done(self) -> bool:
         """Whether the last step that the job takes was seen."""
-        return bool(self.expected.steps and max(self.seconds, default=0) >= self.expected.steps)
+        return bool(self.expected.steps and self.seconds.last >= self.expected.steps)

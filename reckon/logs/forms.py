@@ -5,8 +5,12 @@ Sources of the forms (read November 2026, as public code and logs have them): NV
 bigscience-workshop/Megatron-DeepSpeed (seconds instead of milliseconds), Megatron-Bridge
 (`Step Time :` lines), NVIDIA/NeMo documentation of `train_step_timing`, pytorch/torchtitan
 `metrics.py` (`wps` before 2025), AI-Hypercomputer/maxtext `metric_logger.py`, microsoft/DeepSpeed
-`utils/timer.py`, mosaicml/llm-foundry console logs of Composer, huggingface/nanotron `trainer.py`
-(since 2025 the batch is in tokens, and the time is called otherwise), mlcommons/logging `mllog`.
+`utils/timer.py` (a running mean alone before 2022) and `runtime/pipe/engine.py`,
+mosaicml/llm-foundry console logs of Composer, huggingface/nanotron `trainer.py` (since 2025 the
+batch is in tokens, and the time is called otherwise), mlcommons/logging `mllog`.
+
+Bars of NeMo write numbers of six figures and more by an exponent (tqdm's `format_num`); the step is
+then that of the bar.
 """
 
 from __future__ import annotations
@@ -69,7 +73,8 @@ FORMS: dict[str, Form] = {
             "nemo",
         ),
         Form(
-            "nemo", "nemo", ("train_step_timing in s",), r"global_step\"?[:=]\s*(\d+)",
+            "nemo", "nemo", ("train_step_timing in s",),
+            r"(?:global_step\"?[:=]\s*|\|\s*(?=\d+/\d+ \[.*global_step=[\d.]+e))(\d+)(?![\d.]*e)",
             (
                 ("seconds", r"train_step_timing in s\"?[:=]\s*", 1.0),
                 ("global_batch", r"global_batch_size[:=]\s*", 1.0),
@@ -110,10 +115,13 @@ FORMS: dict[str, Form] = {
             ),
         ),
         Form(
-            "deepspeed", "deepspeed", ("CurrSamplesPerSec=",),
-            r"(?:global_step=|\d+/)(\d+), RunningAvg",
+            "deepspeed", "deepspeed", ("CurrSamplesPerSec=", ", SamplesPerSec=", "iter time (s): "),
+            r"(?:global_step=|\d+/|\bsteps: )(\d+)(?=, RunningAvg|, SamplesPerSec| loss: )",
             (
+                ("seconds", r"iter time \(s\): ", 1.0),
                 ("samples_per_s", r"CurrSamplesPerSec=", 1.0),
+                ("samples_per_s", r", SamplesPerSec=", 1.0),
+                ("samples_per_s", r"samples/sec: ", 1.0),
                 ("memory_gib", r"MaxMemAllocated=", 1.0),
             ),
             "deepspeed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -15,6 +16,7 @@ from reckon.launch import read_launch
 from reckon.logs.bars import Bars
 from reckon.logs.dumps import STARTS, Dump
 from reckon.logs.forms import FORMS, NUMBER, Form
+from reckon.logs.labels import Labels
 from reckon.logs.steps import Collected, Log, LoggedStep
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -25,11 +27,19 @@ LONGEST = 1_000_000
 line is a tenth of it."""
 
 
+EXACT = re.compile(r"[\d,]+(?:\.0*)?")
+"""A count of which no digit was left out, so that what two lie apart is known: not '1.02e+5'."""
+
+
 def value_of(text: str) -> float:
-    """A number as logs write it: '5,762', '1.2K', '3.1E-01'. Raises ValueError."""
+    """A number as logs write it: '5,762', '1.2K', '3.1E-01'. Raises ValueError, for one that no
+    float holds, too."""
     plain = text.replace(",", "").rstrip(".")
     scale = SUFFIX.get(plain[-1:], 1.0)
-    return float(plain[:-1] if plain[-1:] in SUFFIX else plain) * scale
+    found = float(plain[:-1] if plain[-1:] in SUFFIX else plain) * scale
+    if not math.isfinite(found):
+        raise ValueError(text)
+    return found
 
 
 def stamp_of(line: str) -> float | None:
@@ -42,6 +52,9 @@ def stamp_of(line: str) -> float | None:
     except ValueError:
         return None
 
+
+NEEDED = re.compile("|".join(re.escape(text) for form in FORMS.values() for text in form.needs))
+"""What lines that tell a step hold; most lines of a log hold none of it."""
 
 DUMPED = 100
 """Lines that tell steps, behind which no configuration is looked for but one that begins anew."""
@@ -78,6 +91,8 @@ class _State:
         values: dict[str, float] = {}
         for name, pattern, scale in self.told:
             if name not in values and (match := pattern.search(line)):
+                if name == "samples" and not EXACT.fullmatch(match[1].rstrip(",.")):
+                    continue
                 try:
                     values[name] = value_of(match[1]) * scale
                 except ValueError:
@@ -138,6 +153,9 @@ def _read_mllog(state: _State, line: str) -> LoggedStep | None:
 
 BAR_ALONE = "a progress bar and no loss beside it: taken for that of a training run"
 
+BOTH = "megatron-bridge"
+"""Form of a framework that tells its steps in Megatron-LM's lines, too (`train_utils.py`)."""
+
 READERS = {"mllog": _read_mllog, "trainer-bar": _read_bar}
 """Forms whose lines are read in a way of their own."""
 
@@ -147,6 +165,7 @@ class Follower:
 
     form      the form, where it is known; else that of the first lines that one knows
     earlier   logs of jobs of other configurations that the file tells before this one
+    line      the last line, without colours and what its launcher wrote before it
     """
 
     def __init__(self, form: str = "") -> None:
@@ -154,6 +173,8 @@ class Follower:
         self._states = [_state(one) for one in self._forms]
         self.dump = Dump()
         self.earlier: list[Log] = []
+        self.line = ""
+        self._labels = Labels()
         self._anew: Dump | None = None
         self._told = 0
         self._loss = False
@@ -162,32 +183,37 @@ class Follower:
         """The step that a line tells; None for others, and for those of a form that stands
         behind one that was seen."""
         if len(line) > LONGEST:
+            self.line = ""
             return None
-        text = COLOUR.sub("", line)
-        self._configure(text)
+        text = COLOUR.sub("", line) if "\x1b" in line else line
+        voice, self.line = self._labels.apart(text)
+        self._configure(self.line, voice)
         self._loss = self._loss or "'loss':" in text
         if "max reserved" in text and (match := MEGATRON_MEMORY.search(text)):
             self.dump.note_memory(float(match[1]) / 1024.0)
+        if NEEDED.search(text) is None:
+            return None
         for place, form in enumerate(self._forms):
             if not form.knows(text):
                 continue
             if self._anew is not None and form.name not in READERS:
                 self._settle()
             state = self._states[place]
-            step = READERS.get(form.name, _State.read)(state, text)
+            own = READERS.get(form.name)
+            step = own(state, self.line) if own else state.read(text)
             if step is not None:
                 self._told += 1
                 return step if state is self._leading() else None
         return None
 
-    def _configure(self, text: str) -> None:
+    def _configure(self, text: str, voice: str) -> None:
         """Take what a line says of the run's configuration."""
         if self._told and self._anew is None and any(start in text for start in STARTS):
             self._anew = Dump()
         if self._anew is not None:
-            self._anew.feed(text)
+            self._anew.feed(text, voice)
         elif self._told < DUMPED:
-            self.dump.feed(text)
+            self.dump.feed(text, voice)
 
     def _settle(self) -> None:
         """A step comes behind a configuration that was told anew: a job that was resumed, or,
@@ -211,6 +237,15 @@ class Follower:
         return leading.form.name if leading.seen.steps else ""
 
     @property
+    def told(self) -> int:
+        """Lines of this job so far that tell of a step."""
+        return self._told
+
+    def stated(self) -> dict[str, Any]:
+        """Keys of a plan that the log itself says, outside a launch line's arguments."""
+        return {**self.dump.said(), **self._leading().stated}
+
+    @property
     def planned(self) -> int:
         """Steps that the run is to take; 0 where it does not say."""
         return self._leading().planned
@@ -220,13 +255,14 @@ class Follower:
         leading = self._leading()
         form = leading.form
         steps = leading.seen.ordered()
-        stated = {**self.dump.said(), **leading.stated}
+        stated = self.stated()
         launch = self.dump.launch(form.dialect)
         alone = form.name == "trainer-bar" and not self._loss
         notes = (*self.dump.notes, *((BAR_ALONE,) if alone else ()))
+        told = {one.form.name: one.form.framework for one in self._states if one.seen.steps}
         return Log(
             form=form.name,
-            framework=form.framework,
+            framework=told.get(BOTH, form.framework) if form.name == "megatron" else form.framework,
             steps=timed(steps, stated),
             stated=stated,
             launch=launch,

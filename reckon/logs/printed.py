@@ -77,7 +77,7 @@ class Printed:
             self._asked = _arguments(line)
         elif "'train_runtime'" in line:
             self._summary = {name: float(value) for name, value in SUMMARY.findall(line)
-                             if number(value) is not None}  # fmt: skip
+                             if math.isfinite(number(value) or math.nan)}  # fmt: skip
         elif "%|" in line:
             if bar := BAR.match(line):
                 self._bars[int(bar[2])] = max(int(bar[1]), self._bars.get(int(bar[2]), 0))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
-import gzip
-import io
 import json
 import math
-import zlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -15,10 +12,10 @@ from typing import IO, Any
 import numpy as np
 
 from predictor.errors import InputError
-from predictor.files import is_file
 from reckon.logs.benches import BENCHES, Bench, read_report
 from reckon.logs.forms import FORMS
 from reckon.logs.lines import Follower
+from reckon.logs.opening import DAMAGED, check_there, opened
 from reckon.logs.printed import Printed
 from reckon.logs.steps import Log, series
 from reckon.logs.trackers import read_events, read_history, read_trainer_state, trainer_state
@@ -26,11 +23,11 @@ from reckon.logs.trackers import read_events, read_history, read_trainer_state, 
 FORMATS = (*FORMS, "trainer-state", "tensorboard", "wandb", *(name for name, _, _ in BENCHES))
 """Names of the forms that are read; aiperf's reports are those of genai-perf."""
 
+TABLE = re.compile(r"\.(csv|tsv)(\.gz)?$")
+"""How the name of a tracker's table ends."""
+
 WHOLE = 64 << 20
 """Bytes up to which a file of JSON is read whole."""
-
-DAMAGED = (OSError, EOFError, zlib.error)
-"""What reading an archive raises that ends early or is damaged."""
 
 PIECE = 1 << 16
 """Letters of a line that are read at a time."""
@@ -41,7 +38,8 @@ def lines(stream: IO[str]) -> Iterator[str]:
     end no more than a piece at a time."""
     rest = ""
     while piece := stream.read(PIECE):
-        parts = (rest + piece).replace("\r", "\n").split("\n")
+        piece += stream.read(1) if piece.endswith("\r") else ""
+        parts = (rest + piece).replace("\r\n", "\n").replace("\r", "\n").split("\n")
         rest = parts.pop()
         yield from parts
         if len(rest) > 4 * PIECE:
@@ -49,39 +47,6 @@ def lines(stream: IO[str]) -> Iterator[str]:
             rest = ""
     if rest:
         yield rest
-
-
-def opened(path: Path) -> IO[str]:
-    """A log as text, unpacked where it ends in .gz; what is no UTF-8 is replaced.
-
-    Raises InputError for a file that cannot be read.
-    """
-    check_there(path)
-    try:
-        raw: Any = path.open("rb")
-        if path.name.endswith(".gz"):
-            raw = gzip.GzipFile(fileobj=raw)
-        return io.TextIOWrapper(raw, encoding=_encoding(raw), errors="replace", newline="")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-def check_there(path: Path) -> None:
-    """Raise InputError where a path is no file."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; name the log or the event file in it")
-    if not is_file(path):
-        raise InputError(f"no such file: {path}")
-
-
-def _encoding(raw: Any) -> str:
-    """UTF-16 where a file begins as such does (PowerShell writes it), else UTF-8."""
-    try:
-        head = raw.peek(64)[:64]
-    except DAMAGED:
-        return "utf-8"
-    marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return "utf-16" if marked and head.count(0) > len(head) // 4 else "utf-8"
 
 
 def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
@@ -99,7 +64,7 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
     check_there(place)
     if form == "tensorboard" or (not form and "tfevents" in place.name):
         return read_events(place)
-    if form == "wandb" or (not form and place.suffix == ".csv"):
+    if form == "wandb" or (not form and TABLE.search(place.name)):
         return read_history(place)
     if not form or form not in FORMS:
         found = _structured(place)
@@ -111,7 +76,7 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
             follower = Follower(form if form in FORMS else "")
             for line in lines(stream):
                 follower.feed(line)
-                printed.feed(line)
+                printed.feed(follower.line)
     except DAMAGED as error:  # a damaged archive: what was read so far counts
         follower.dump.notes.append(f"the file ends early: {error}")
     log = follower.log()

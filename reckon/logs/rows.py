@@ -153,8 +153,9 @@ def plan_of(log: Log, given: Given) -> tuple[dict[str, Any], Model | None, list[
     if "accelerator" in known and given.system is None:
         known["accelerator"] = _accelerator(str(known["accelerator"]), notes)
     if "gpus" not in known and "dp" in known:
-        ranks = [int(known.get(name) or 1) for name in ("dp", "tp", "pp", "cp")]
-        known["gpus"] = math.prod(ranks)
+        ranks = [number_or_nan(known.get(name) or 1) for name in ("dp", "tp", "pp", "cp")]
+        if math.isfinite(math.prod(ranks)):
+            known["gpus"] = round(math.prod(ranks))
     return {k: v for k, v in known.items() if v is not None}, model, notes
 
 
@@ -297,7 +298,9 @@ def times(log: Log, fields: Mapping[str, Any]) -> np.ndarray:
     for name, work in works.items():
         rates = series(log.steps, name)
         if rates.size and math.isfinite(work):
-            return np.asarray(work / rates)
+            with np.errstate(over="ignore"):
+                found = np.asarray(work / rates)
+            return found[np.isfinite(found)]
     return told
 
 

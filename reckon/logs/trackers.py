@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from predictor.errors import InputError
 from reckon.logs.lines import timed
+from reckon.logs.opening import DAMAGED, opened
 from reckon.logs.steps import Collected, Log, LoggedStep
 
 TAGS: dict[str, tuple[str, str]] = {
@@ -208,25 +209,43 @@ def read_history(path: Path) -> Log:
     Raises InputError where no column is a step, or none says anything of one.
     """
     gathered, broken = _Gathered(), 0
-    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
-        table = csv.reader(stream)
-        head = [name.strip() for name in next(table, [])]
+    with opened(path) as stream:
+        mark, head = _head(path, stream.readline())
+        table = csv.reader(stream, delimiter=mark)
         lower = [name.lower() for name in head]
-        at = next((lower.index(name) for name in STEP_COLUMNS if name in lower), None)
-        if at is None:
-            raise InputError(f"{path}: no column of steps ({', '.join(STEP_COLUMNS)})")
+        at = next(lower.index(name) for name in STEP_COLUMNS if name in lower)
         columns, notes = _columns(head)
         clock = next((lower.index(n) for n in ("_timestamp", "timestamp") if n in lower), None)
-        for row in table:
-            try:
-                number = int(float(row[at]))
-                stamp = float(row[clock]) if clock is not None and row[clock] else None
-                for index, tag in columns.items():
-                    if row[index].strip() not in ("", "NaN"):
-                        gathered.take(tag, number, float(row[index]), stamp)
-            except (ValueError, IndexError):
-                broken += 1
+        try:
+            for row in table:
+                try:
+                    number = int(_figure(row[at], mark))
+                    stamp = _figure(row[clock], mark) if clock is not None and row[clock] else None
+                    for index, tag in columns.items():
+                        if row[index].strip() not in ("", "NaN"):
+                            gathered.take(tag, number, _figure(row[index], mark), stamp)
+                except (ValueError, IndexError, OverflowError):
+                    broken += 1
+        except (csv.Error, *DAMAGED) as error:
+            notes = (*notes, f"the file ends early: {error}")
     return gathered.log("wandb", broken, path, notes)
+
+
+def _head(path: Path, line: str) -> tuple[str, list[str]]:
+    """What divides the columns of a table, and their names.
+
+    Raises InputError where none of them is a step.
+    """
+    for mark in (",", ";", "\t"):
+        head = [name.strip() for name in next(csv.reader([line], delimiter=mark), [])]
+        if any(name.lower() in STEP_COLUMNS for name in head):
+            return mark, head
+    raise InputError(f"{path}: no column of steps ({', '.join(STEP_COLUMNS)})")
+
+
+def _figure(text: str, mark: str) -> float:
+    """A number; where semicolons divide columns, a comma may stand for the point."""
+    return float(text.replace(",", ".") if mark == ";" else text)
 
 
 def _columns(head: list[str]) -> tuple[dict[int, str], tuple[str, ...]]:
@@ -273,14 +292,16 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
         if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
             broken += 1
             continue
-        if "loss" in entry:
-            seen.add(LoggedStep(entry["step"], {"loss": float(entry["loss"])}))
-        samples, runtime = entry.get("train_samples_per_second"), entry.get("train_runtime")
-        if not (runtime and entry["step"]):
+        if (loss := _finite(entry.get("loss"))) is not None:
+            seen.add(LoggedStep(entry["step"], {"loss": loss}))
+        samples, gone = (
+            _finite(entry.get(name)) for name in ("train_samples_per_second", "train_runtime")
+        )
+        step = entry["step"]
+        if not (gone and step):
             continue
-        step, gone = entry["step"], float(runtime)
         if samples:
-            stated["global_batch"] = round(float(samples) * gone / step)
+            stated["global_batch"] = round(samples * gone / step)
         if since < gone and before < step:
             # Rates are rounded to three digits behind the point; a time of minutes is exact.
             seen.add(LoggedStep(step, {"seconds": (gone - since) / (step - before)}))
@@ -293,10 +314,20 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
                notes=tuple(notes), planned=int(planned or 0))  # fmt: skip
 
 
+def _finite(value: Any) -> float | None:
+    """A number that a trainer logs, as text or not; None for anything else."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
 def trainer_state(path: Path) -> dict[str, Any] | None:
     """The content of a `trainer_state.json`; None where a file is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        with opened(path) as stream:
+            content = json.load(stream)
+    except (*DAMAGED, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and "log_history" in content else None

@@ -78,8 +78,9 @@ def points_of(
     made = [point_of(row, run, devices) for row in rows]
     found = [one for one in made if isinstance(one, Point) and (one.measured > 0 or not timed)]
     if not found:
-        why = next((f": {one.reason}" for one in made if isinstance(one, Skipped)), "")
-        raise InputError(f"none of {len(made)} runs can be used{why}")
+        untimed = "no time of a step follows from their metric and value"
+        why = next((one.reason for one in made if isinstance(one, Skipped)), untimed)
+        raise InputError(f"none of {len(made)} runs can be used: {why}")
     return found
 
 

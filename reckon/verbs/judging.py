@@ -15,6 +15,7 @@ from predictor.timing import Calibration
 from predictor.units import GIB
 from reckon.launch import DIALECTS, Launch
 from reckon.launch.dialect import text_of
+from reckon.launch.foreign import ForeignLine
 from reckon.verbs.launching import read_beside, reference
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
@@ -145,10 +146,18 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
         found.append((score, launch))
     if not given.strip():
         raise InputError("give a run file, a script or a launch line; there is nothing in this one")
+    whose = {launch.dialect for _, launch in found}
+    found = [
+        pair for pair in found
+        if TAKES.get(pair[1].dialect) not in whose or _named(pair[1].dialect, given)
+    ]  # fmt: skip
     own = max(errors, key=lambda name: _named(name, given), default="")
     told = _named(own, given) if own else 0
     if found:
         best = max(found, key=lambda pair: pair[0])[1]
+        foreign = next((one for one in errors.values() if isinstance(one, ForeignLine)), None)
+        if foreign is not None and not _named(best.dialect, given):
+            raise foreign
         if told <= _named(best.dialect, given) + (best.model is not None):
             return best
     elif not told:
@@ -160,7 +169,7 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
 ENGINES = ("vllm", "sglang", "trtllm")
 """Dialects whose lines start an engine."""
 
-SIGNS = {"megatron": ("pretrain_gpt", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
+SIGNS = {"megatron": ("pretrain_", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
          "nemo": ("nemo",), "deepspeed": ("deepspeed", "zero_optimization"),
          "trainer": ("base_model", "per_device_train_batch_size"),
          "maxtext": ("maxtext", "MaxText", "ici_"), "nanotron": ("nanotron", "tp_mode"),
@@ -168,6 +177,9 @@ SIGNS = {"megatron": ("pretrain_gpt", "megatron"), "torchtitan": ("torchtitan", 
          "vllm": ("vllm",),
          "sglang": ("sglang",), "trtllm": ("trtllm",)}  # fmt: skip
 """Words by which a line tells whose it is."""
+
+TAKES = {"deepspeed": "megatron"}
+"""Dialects that know the flags of another, too, whose a line is that does not name them."""
 
 
 def _named(name: str, given: str) -> int:

@@ -14,6 +14,8 @@ from predictor.errors import InputError
 from predictor.timing import Calibration
 from reckon.logs import Follower
 from reckon.logs.following import Expected, Tail, Watched
+from reckon.logs.lines import timed
+from reckon.logs.rows import Given, number_or_nan, plan_of
 from reckon.verbs.judging import predicted, understood
 from reckon.verbs.results import Prediction
 
@@ -117,6 +119,20 @@ def _take(found: Watched, follower: Follower, text: str, now: float) -> list[dic
     if step is None:
         return None
     events = found.another() if len(follower.earlier) > before else []
+    if follower.told == 1 and not found.expected.step > 0:
+        found.expected = _with_work(found.expected, follower)
+    if not step.get("seconds") > 0:
+        told = (step,) if found.before is None or events else (found.before, step)
+        found.before, step = step, timed(told, follower.stated())[-1]
     if follower.planned and not found.expected.steps:
         found.expected = replace(found.expected, steps=follower.planned)
     return events + found.feed(step, now)
+
+
+def _with_work(expected: Expected, follower: Follower) -> Expected:
+    """What is expected, with what a step does as the log tells its configuration."""
+    fields, _, _ = plan_of(follower.log(), Given({}))
+    batch, length, gpus = (
+        number_or_nan(fields.get(key)) for key in ("global_batch", "seq_len", "gpus")
+    )
+    return replace(expected, tokens=batch * length, gpus=gpus, batch=batch)

@@ -157,6 +157,8 @@ def test_runs_that_contradict_each_other_or_physics_are_named() -> None:
         adapt_runs(BASE, [one, replace(one, point_id="again", measured=1.5 * one.measured)])
     with pytest.raises(InputError, match=r"run r0: .* of the peak"):
         adapt_runs(BASE, [replace(one, measured=one.measured / 20)])
+    with pytest.raises(InputError, match=r"run r0: .* 1000 x the time .* in seconds"):
+        adapt_runs(BASE, [replace(one, measured=one.measured * 1000)])
 
 
 def test_one_run_among_many_that_is_off_is_left_aside() -> None:

@@ -88,6 +88,13 @@ def test_benchmarks_that_contradict_each_other_are_named() -> None:
         adapt_engines(BASE, [one, replace(one, point_id="again", value=2.0 * one.value)])
 
 
+def test_figures_of_another_unit_are_named() -> None:
+    one, *_ = benchmarks(BASE, (4,))
+    for factor, told in ((1e-3, "is 1/1000 of what"), (1e3, "is 1000 x what")):
+        with pytest.raises(InputError, match=f"benchmark {one.point_id}: .* {told}"):
+            adapt_engines(BASE, [replace(one, value=factor * one.value)])
+
+
 def test_a_table_of_benchmarks_is_learned_from_and_kept(tmp_path: Path) -> None:
     units = {"tpot_s": ("tpot_ms", 1e3), "ttft_s": ("ttft_ms", 1e3),
              "output_tokens_per_s": ("output_tokens_per_s", 1.0)}  # fmt: skip

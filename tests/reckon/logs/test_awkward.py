@@ -3,6 +3,8 @@ who say otherwise. What counts is what one would read off them by eye."""
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +226,145 @@ def test_a_damaged_archive_ends_in_a_word(tmp_path: Path, cli: Callable[..., Any
     assert status == 2
     assert "ends early" in err
     assert err.count("\n") == 1
+
+
+def test_samples_that_are_rounded_tell_no_batch(tmp_path: Path) -> None:
+    """tqdm writes 125,184 as '1.25e+5'; the next that differs is a thousand away, not 256."""
+    bars = [
+        f"\rEpoch 0: :  {n / 10:.0f}%|##| {n}/900 [1:10<2:00, global_step={n}.0, "
+        f"consumed_samples={256 * n:.2e}, train_step_timing in s=3.130]".replace("e+0", "e+")
+        for n in range(480, 540)
+    ]
+    assert "global_batch" not in read_one(log(tmp_path, *bars), HOST).rows[0]
+    exact = [line.replace(f"{256 * n:.2e}".replace("e+0", "e+"), f"{256 * n}.0")
+             for n, line in zip(range(480, 540), bars, strict=True)]  # fmt: skip
+    assert read_one(log(tmp_path, *exact), HOST).rows[0]["global_batch"] == 256
+
+
+def test_a_step_that_is_rounded_is_that_of_its_bar(tmp_path: Path) -> None:
+    bars = [
+        f"\rEpoch 0: :  30%|##| {n}/500000 [1:10<2:00, v_num=0, global_step=1.23e+5, "
+        f"train_step_timing in s={3 + n % 2}.0]"
+        for n in range(123_000, 123_020)
+    ]
+    found = read_log(log(tmp_path, *bars))
+    assert isinstance(found, Log)
+    assert [step.number for step in found.steps] == list(range(123_000, 123_020))
+
+
+def test_deepspeed_s_pipelines_and_its_first_releases(tmp_path: Path) -> None:
+    """`runtime/pipe/engine.py` tells the time; `utils/timer.py` of 2021 a running mean."""
+    piped = log(tmp_path, *(f"steps: {n} loss: 7.1 iter time (s): 2.5{n % 3} samples/sec: 204.8\n"
+                            for n in range(10, 200, 10)))  # fmt: skip
+    (row,) = read_one(piped, HOST).rows
+    assert (row["step_time_s"], row["framework"]) == (2.51, "deepspeed")
+    old = log(tmp_path, *(f"[2021-05-01 10:00:00,123] [INFO] [timer.py:157:stop] 0/{n}, "
+                          "SamplesPerSec=25.6\n" for n in range(10, 200, 10)))  # fmt: skip
+    (row,) = read_one(old, Given({**HOST.fields, "global_batch": 64})).rows
+    assert row["step_time_s"] == pytest.approx(2.5)
+
+
+def test_arguments_as_gpt_neox_prints_them(tmp_path: Path) -> None:
+    """With what set each behind it, in columns that long values overrun."""
+    own: dict[str, Any] = {
+        "hidden_size": 2048, "num_layers": 24, "num_attention_heads": 16, "seq_length": 2048,
+        "train_batch_size": 512, "train_micro_batch_size_per_gpu": 4, "global_num_gpus": 32,
+        "model_parallel_size": 2, "pipe_parallel_size": 1, "pos_emb": "rotary", "precision": "fp16",
+        "zero_optimization": {"stage": 1, "allgather_partitions": True, "overlap_comm": True},
+        "padded_vocab_size": 50304,
+    }  # fmt: skip
+    told = [f"  {key} {'.' * (32 - len(key))} {value}" for key, value in own.items()]
+    table = [f"{line}{'.' * (64 - len(line))}updated\n" for line in told]
+    lines = (
+        f" samples/sec: 201.4 | iteration {n:8d}/ 320000 | elapsed time per iteration (ms): 2542.3 "
+        "| learning rate: 6.000E-04 | lm_loss: 7.1E+00 |\n"
+        for n in range(10, 200, 10)
+    )
+    found = read_one(log(tmp_path, *table, lines), HOST)
+    (row,) = found.rows
+    assert not found.missing
+    told_of = ("num_gpus", "tp", "global_batch", "micro_batch", "layers", "hidden", "precision",
+               "dp_sharding", "grad_overlap")  # fmt: skip
+    assert [row[key] for key in told_of] == [32, 2, 512, 4, 24, 2048, "fp16", "zero1", 1]
+
+
+def test_a_framework_that_prints_another_s_lines_too_is_itself(tmp_path: Path) -> None:
+    """Megatron-Bridge tells a step in its own line and in Megatron-LM's; the latter say more."""
+    both = (f"Step Time : 9.00s GPU utilization: 461.0MODEL_TFLOP/s/GPU\n{line}"
+            for line in steps(range(1, 21), 9.012))  # fmt: skip
+    (row,) = read_one(log(tmp_path, both), HOST).rows
+    assert (row["framework"], row["step_time_s"], row["global_batch"]) == (
+        "megatron-bridge", 9.012, 128,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("wandb_history.csv", lambda text: codecs.BOM_UTF8 + text),
+        ("wandb_history.csv", lambda text: text.decode().encode("utf-16")),
+        ("wandb_history.csv", gzip.compress),
+        ("wandb_history.csv", lambda text: text.replace(b",", b"\t")),
+        ("wandb_history.csv", lambda text: text.replace(b",", b";").replace(b".", b",")),
+        ("trainer_state.json", lambda text: codecs.BOM_UTF8 + text),
+        ("trainer_state.json", gzip.compress),
+        ("vllm_bench.json", lambda text: codecs.BOM_UTF8 + text),
+        ("maxtext.log", gzip.compress),
+    ],
+)  # fmt: skip
+def test_files_as_other_programs_save_them(
+    tmp_path: Path, name: str, how: Callable[[bytes], bytes]
+) -> None:
+    """Spreadsheets mark UTF-8, and divide columns as their country does; archives of any name."""
+    path = tmp_path / name
+    path.write_bytes(how((FIXTURES / name).read_bytes()))
+    (mine, *_), (row, *_) = read_one(path, HOST).rows, read_one(FIXTURES / name, HOST).rows
+    assert (mine["metric"], mine["value"]) == (row["metric"], row["value"])
+
+
+def test_a_table_that_is_cut_off_in_its_archive(tmp_path: Path) -> None:
+    rows = ["Step,step_time", *(f"{n},{2.5 + n % 7 / 1000}" for n in range(2000))]
+    path = tmp_path / "history.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode())[:-200])
+    found = read_one(path, HOST)
+    assert found.rows[0]["step_time_s"] == pytest.approx(2.503)
+    assert any("ends early" in note for note in found.notes)
+
+
+def test_metrics_that_aiperf_s_first_releases_keep_among_records(tmp_path: Path) -> None:
+    report = json.loads((FIXTURES / "aiperf.json").read_text(encoding="utf-8"))
+    metrics = {key: value for key, value in report.items() if isinstance(value, dict)}
+    config = {"input_config": metrics.pop("input_config")}
+    path = tmp_path / "profile_export_aiperf.json"
+    path.write_text(json.dumps({"records": metrics, **config, "was_cancelled": False}), "utf-8")
+    mine, theirs = read_log(path), read_log(FIXTURES / "aiperf.json")
+    assert mine == theirs
+
+
+BROKEN: tuple[tuple[str, str, str], ...] = (
+    ("nanotron_tokens.log", "context_parallel_size=1", "context_parallel_size=true"),
+    ("nanotron_tokens.log", "dp=4", "dp=null"),
+    ("nanotron_tokens.log", "262K", "1e400"),
+    ("deepspeed.log", '"gradient_accumulation_steps": 4', '"gradient_accumulation_steps": 0'),
+    ("sglang_bench.jsonl", '"max_concurrency": null', '"max_concurrency": Infinity'),
+    ("llmperf_summary.json", '"num_concurrent_requests": ', '"num_concurrent_requests": 1e40'),
+    ("trainer_state.json", '"loss": 2.9', '"loss": ""'),
+    ("trainer_printed.log", "'train_runtime': ", "'train_runtime': 1e400"),
+    ("wandb_history.csv", "3,24.9", "inf,24.9"),
+)
+
+
+@pytest.mark.parametrize(("name", "before", "after"), BROKEN)
+def test_a_figure_that_is_none_is_no_traceback(
+    name: str, before: str, after: str, tmp_path: Path
+) -> None:
+    """It is left out, or the file is refused in a line."""
+    text = (FIXTURES / name).read_text(encoding="utf-8")
+    assert before in text
+    path = tmp_path / name
+    path.write_text(text.replace(before, after), encoding="utf-8")
+    try:
+        found = read_one(path, HOST)
+    except InputError:
+        return
+    assert all(0 < row["value"] < float("inf") for row in found.rows)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 import reckon
 from predictor.errors import InputError
-from reckon.logs.following import Expected, Tail, Watched
-from reckon.logs.steps import LoggedStep
+from reckon.logs.following import RECENT, Expected, Tail, Times, Watched
+from reckon.logs.rows import Given
+from reckon.logs.steps import LoggedStep, warm
 from reckon.verbs.contrasting import compare
 from reckon.verbs.judging import DOUBTFUL, FITS, WRONG, check
+from reckon.verbs.runs import read_one
 from reckon.verbs.watching import watch
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -64,6 +68,61 @@ def test_a_run_that_does_not_fit_is_wrong_and_told_what_needs_less() -> None:
     assert any("frobnicate" in doubt for doubt in found.doubts)
     assert found.helps
     assert all(one.memory < 1 for one in found.helps)
+
+
+TUNED = """base_model: NousResearch/Meta-Llama-3.1-8B
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+fp8: true
+fsdp_version: 2
+fsdp_config: {reshard_after_forward: true, activation_checkpointing: true}
+"""
+
+
+def test_a_file_of_a_trainer_is_checked_with_the_accelerators_that_it_leaves_out(
+    tmp_path: Path,
+) -> None:
+    """Other tools have flags of the same names, which are not enough for them."""
+    path = tmp_path / "sft.yaml"
+    path.write_text(TUNED, encoding="utf-8")
+    found = check(str(path), {"system": "dgx-h100", "gpus": 8})
+    plan = found.result.request.plan
+    assert (plan.global_batch, plan.precision, found.result.request.model.name) == (
+        8 * 2 * 4, "fp8", "llama3.1-8b",
+    )  # fmt: skip
+    with pytest.raises(InputError, match="give --gpus, or --global-batch"):
+        check(str(path), {"system": "dgx-h100"})
+
+
+SIZES = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --fp16 "
+BATCH = "--micro-batch-size 4 --global-batch-size 8 --max-position-embeddings 512 "
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("pretrain_bert.py", "masked words"),
+        ("tools/run_text_generation_server.py", "generates and does not train"),
+        ("./tasks/msdp/main.py", "a task beside pretraining"),
+    ],
+)
+def test_what_one_reader_knows_to_be_no_training_is_not_another_s(
+    program: str, told: str, tmp_path: Path
+) -> None:
+    """DeepSpeed's reader knows Megatron-LM's flags, too, and took such lines for decoders."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"torchrun {program} {SIZES}{BATCH}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=told):
+        check(str(path), {"system": "dgx-h100", "gpus": 2})
+
+
+def test_flags_that_name_no_tool_are_those_of_the_tool_that_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "arguments.sh"
+    path.write_text(f"ARGS='{SIZES}{BATCH}--vocab-size 50257'\nrun $ARGS\n", encoding="utf-8")
+    found = check(str(path), {"system": "dgx-h100", "gpus": 2})
+    assert found.launch is not None
+    assert (found.launch.dialect, found.launch.fields["precision"]) == ("megatron", "fp16")
 
 
 def test_what_the_reader_of_a_line_s_own_tool_finds_wrong_is_what_is_said(tmp_path: Path) -> None:
@@ -190,6 +249,43 @@ def test_a_stall_is_told_and_its_end() -> None:
     assert found.status == 1
     assert [e["event"] for e in found.feed(LoggedStep(7, {"seconds": 1.0}), 210.0)] == ["resumed"]
     assert found.status == 0
+
+
+def test_steps_that_a_log_does_not_tell_are_no_stall_and_cost_all_the_same() -> None:
+    """A line every hundredth step of 10 s comes after 1,000 s; 30 lines are 3,000 steps."""
+    found = Watched(Expected(steps=3000, price=3600.0))
+    for number in range(100, 3001, 100):
+        assert found.wait(number * 10.0 - 1.0) == []
+        found.feed(LoggedStep(number, {"seconds": 10.0}), number * 10.0)
+    assert found.summary()["cost"] == pytest.approx(30_000.0)
+    (event,) = found.wait(30_000.0 + 2_001.0)
+    assert event["event"] == "stalled"
+
+
+LOGS = Path(__file__).parents[1] / "logs" / "fixtures"
+
+
+@pytest.mark.parametrize(
+    "name", ["deepspeed.log", "llm-foundry.log", "mllog.log", "torchtitan.log", "maxtext.log"]
+)
+def test_a_log_that_tells_rates_is_followed_by_what_it_says_of_its_batch(name: str) -> None:
+    """No plan is given; the time is that which the log comes to when it is imported."""
+    *_, end = watch(LOGS / name, once=True)
+    (row,) = read_one(LOGS / name, Given({})).rows
+    assert end["median_s"] == pytest.approx(row["value"], rel=5e-3)
+
+
+def test_the_median_of_steps_however_they_come() -> None:
+    draw = random.Random(1)
+    for count in range(1, 60):
+        times, told = Times(), dict[int, float]()
+        for number in (draw.randint(1, 40) for _ in range(count)):
+            told[number] = draw.random()
+            times.add(number, told[number])
+        behind = [told[number] for number in sorted(told)][warm(len(told)) :]
+        assert times.counted == len(behind)
+        assert times.median == pytest.approx(median(behind))
+        assert times.first == pytest.approx(median(behind[:RECENT]))
 
 
 def test_what_is_no_run_is_told_in_a_line_that_helps(cli: Cli, tmp_path: Path) -> None:
@@ -360,3 +456,11 @@ def test_a_wrong_line_of_a_tool_that_it_names_is_told_by_that_tool(tmp_path: Pat
     line.write_text("make coffee --strong\n")
     with pytest.raises(InputError, match="no reader of launch lines understands it"):
         reckon.check(str(line), {"system": "dgx-h200"})
+
+
+def test_runs_without_a_time_are_refused_with_why() -> None:
+    row = {"point_id": "a", "source": "own", "model": "llama3-8b", "num_gpus": 8, "tp": 2,
+           "accelerator": "H100-SXM5-80GB", "global_batch": 16, "seq_len": 4096,
+           "metric": "hfu", "value": 0.4}  # fmt: skip
+    with pytest.raises(InputError, match="no time of a step follows"):
+        reckon.adapt("default", [row])

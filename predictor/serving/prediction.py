@@ -192,9 +192,10 @@ def predict_inference(
     memory = serving_memory(model, cluster, plan, calibration.run)
     load = _load(plan, memory)
     static, running, sequences = load.static, load.running, load.sequences
-    # While serving, prompts come as many as fill a pass.
-    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
-    together = np.where(static > 0, sequences, together)
+    # While serving, prompts come as many as fill a pass; whole ones, where replicas are more.
+    most = np.maximum(sequences, 1.0)
+    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, most)
+    together = np.where(static > 0, most, together)
     held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None
     if held is not None:
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))

@@ -288,6 +288,8 @@ def _with_script(stated: dict[str, Any], script: dict[str, Any]) -> dict[str, An
     """What a row states, and what it leaves to its source's script. A script may say to what
     activations are narrowed for weights in mxfp4, which rows do not."""
     narrowed = script.pop("activations", None) == "mxfp8"
+    if not all_engines()[str(stated["framework"])].releases:
+        script.pop("version", None)  # of an engine that the row does not name
     fields = {**script, **{name: value for name, value in stated.items() if value is not None}}
     if narrowed and fields.get("precision") == "w4a16_mxfp4":
         fields["precision"] = "w4a8_mxfp4_mxfp8"
@@ -325,7 +327,8 @@ def _requests(row: Mapping[Any, Any], metric: str, framework: str) -> tuple[Any,
     """Batch and concurrency of a row; of one worker that decodes where prompts are read apart."""
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
     unsaid = all(cell(row, name) is None for name in ("batch", "concurrency", "request_rate"))
-    if unsaid and (metric in ALONE or framework in SCRIPTED):
+    alone = metric in ALONE or str(row.get("source", "")) in SOURCES_DECODE_ONLY
+    if unsaid and (alone or framework in SCRIPTED):
         batch = 1.0
     if cell(row, "prefill_workers"):
         return None, batch if concurrency is None else concurrency / decoders(row)

@@ -295,3 +295,17 @@ def test_first_tokens_come_no_later_where_fewer_clients_than_replicas_send():
         for one in made
     ]
     assert first == pytest.approx([first[-1]] * 3, rel=0.02)
+
+
+def test_a_release_of_an_engine_that_is_not_named_is_nobodys():
+    """Scripts of a source know its engine's release, which a row without the engine has not."""
+    stated = {"source": "dstack_405b_h100_mi300x", "accelerator": "MI300X-192GB", "tp": 8,
+              "model": "llama3.1-405b", "batch": 8, "concurrency": None}  # fmt: skip
+    assert point(**stated, framework=None).request.plan.framework == "neutral"
+
+
+def test_sources_that_count_decoding_of_one_sequence_need_not_say_so():
+    stated = {"source": "mlc_llm_perf_bench", "accelerator": "RTX-4090-24GB", "num_gpus": 1,
+              "model": "llama2-7b", "tp": 1, "concurrency": None, "weights_precision": "int4",
+              "value": 100.0}  # fmt: skip
+    assert point(**stated).value == 0.01

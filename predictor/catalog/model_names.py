@@ -23,7 +23,7 @@ NAMED = "the model's name"
 DATE = re.compile(r"\d{4}|\d{6}|20\d{6}|hf\d?|v\d{8}")
 """Words of a name that are dates: 0528, 2507, 20250514."""
 
-RELEASE = re.compile(r"v\d+(\.\d+)*|\d{1,4}k")
+RELEASE = re.compile(r"v\d+(\.\d+)*|\d{1,4}k|1m")
 """Words behind a name of which no row has them: a checkpoint's release, or its longest context."""
 
 

@@ -96,7 +96,7 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
         known = every if "pp" in values else pairs
         whole = [(tp, pp) for tp, pp in known if tp * pp * (dp or 1) == gpus]
         one = not ("tp" in values or _wide(draft, gpus, node))  # engine on all of them
-        if one and not whole and "pp" not in values and gpus % (dp or 1) == 0:
+        if one and not whole and gpus > 0 and "pp" not in values and gpus % (dp or 1) == 0:
             whole = _odd(model, tps, gpus // (dp or 1))
         if dp is not None or (one and (whole or "pp" not in values)):
             pairs = whole

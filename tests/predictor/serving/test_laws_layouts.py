@@ -109,6 +109,7 @@ def test_what_divides_nothing_is_refused() -> None:
             "gpus 9 is not a multiple of pp 2 x dp 1; nearest 8 and 10",
         ),
         ({"gpus": 131}, "no tp and pp divide the heads"),
+        ({"gpus": 1, "prefill_workers": 1}, "prefill_workers take 1 of 1 accelerators"),
         ({"gpus": 262, "dp": 2}, "no tp and pp divide the heads"),
     ):
         with pytest.raises(InputError, match=words):

@@ -298,6 +298,20 @@ def _of_file(flags: Flags, folder: Path, script: Script) -> Flags:
     return {**own, **{flag: value for flag, value in flags.items() if flag != "--config"}}
 
 
+SET = r"[\"']?\s*(?:=|:|,?\s*value:)\s*[\"']?"
+"""What stands between a variable of the environment and its value: in a shell, in compose files, in
+lists of Kubernetes."""
+
+
+def _environment(text: str) -> tuple[Flags, list[str]]:
+    """What variables say that flags say today, and what none does (vllm/envs.py of 0.8 to 0.11)."""
+    named = re.search(rf"VLLM_ALL2ALL_BACKEND{SET}(\w+)", text)
+    flags: Flags = {ALL_TO_ALL: named[1]} if named else {}
+    if re.search(rf"VLLM_USE_V1{SET}0\b", text):
+        return flags, ["VLLM_USE_V1=0: the engine of before 0.8, which --version 0.7.3 comes near"]
+    return flags, []
+
+
 def _parse(text: str, folder: Path) -> Source:
     script, apart = ROLES.taken(read_lines(text, folder, "vllm"))
     belongs = re.compile(PROGRAMS).search
@@ -307,7 +321,8 @@ def _parse(text: str, folder: Path) -> Source:
     for pattern, usual in BENCHMARKS:
         if re.search(pattern, lines):
             found = {**usual, **found}
-    return Source(_joined(found | apart) | released(text, IMAGES), notes)
+    usual, remarks = _environment(text)
+    return Source({**usual, **_joined(found | apart), **released(text, IMAGES)}, notes + remarks)
 
 
 VLLM = Dialect(

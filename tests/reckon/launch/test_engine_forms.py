@@ -157,3 +157,30 @@ def test_lines_of_engines_that_are_not_read_are_refused_by_their_name(
 ) -> None:
     with pytest.raises(InputError, match=f"the line is of {engine}, which is not read"):
         read_launch("vllm", line)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["export VLLM_ALL2ALL_BACKEND=deepep_low_latency\n",
+     "docker run -e VLLM_ALL2ALL_BACKEND='deepep_high_throughput' vllm/vllm-openai:v0.10.1 "],
+)  # fmt: skip
+def test_variables_that_flags_say_today(said: str) -> None:
+    flags = "--data-parallel-size 8 --enable-expert-parallel "
+    line = f"{said}vllm serve Qwen/Qwen3-30B-A3B {flags}"
+    assert read_launch("vllm", line).fields["exchange"] == "deepep"
+    stated = read_launch("vllm", line + "--all2all-backend naive")
+    assert stated.fields["exchange"] == "gather"
+
+
+def test_the_engine_of_old_is_told(tmp_path: Path) -> None:
+    """Its releases' defaults are others; nothing else in the line says so."""
+    compose = tmp_path / "compose.yml"
+    compose.write_text(
+        "services:\n  one:\n    image: vllm/vllm-openai:v0.9.2\n    environment:\n"
+        "      - VLLM_USE_V1=0\n    command: --model Qwen/Qwen3-8B\n"
+    )
+    launch = read_launch("vllm", str(compose))
+    assert launch.fields["version"] == "0.9.2"
+    assert any("VLLM_USE_V1=0" in note for note in launch.notes)
+    one = read_launch("vllm", "VLLM_USE_V1=1 vllm serve Qwen/Qwen3-8B")
+    assert not any("VLLM_USE_V1" in note for note in one.notes)

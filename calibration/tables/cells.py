@@ -24,8 +24,11 @@ def cell(row: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-BLANKS = ("", "-", "\u2013", "\u2014")
-"""What people write into a cell of which there is nothing to say."""
+BLANKS = ("", "-", "\u2013", "\u2014", "?", "n/a", "n.a.", "na", "none", "null", "unknown")
+"""What people write into a cell of which there is nothing to say, in any case."""
+
+THOUSANDS, LENGTHS = r"(\d+(?:\.\d+)?)\s*[kK]", ("input_len", "output_len", "seq_len")
+"""Lengths as people write them, in 1,024 tokens, and the columns that have them."""
 
 GROUPED = r"\d{1,3}(,\d{3})+(\.\d+)?"
 """A number whose thousands are set apart."""
@@ -44,7 +47,13 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
     for column in (name for name in RUN_NUMBERS if name in table):
         given = table[column]
         said = given.astype(str).str.strip()
-        given = given.where(given.notna() & ~said.isin(BLANKS))
+        given = given.where(given.notna() & ~said.str.lower().isin(BLANKS))
+        if column in ENDLESS:
+            given = given.mask(said == "\u221e", "inf")
+        if column in LENGTHS:
+            many = said.str.fullmatch(THOUSANDS)
+            tokens = pd.to_numeric(said.str.extract(THOUSANDS)[0], errors="coerce") * 1024
+            given = given.mask(many, tokens.astype(str))
         given = given.mask(said.str.fullmatch(GROUPED), said.str.replace(",", ""))
         values = pd.to_numeric(given, errors="coerce").astype(float)
         finite = np.isfinite(values) | (column in ENDLESS)

@@ -25,7 +25,7 @@ from calibration.tables.columns import (
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
-from calibration.tables.words import cached, stored, told_month
+from calibration.tables.words import cached, measured, stored, told_month
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, known, parse, ported, recognised
 from predictor.errors import InputError
@@ -196,7 +196,7 @@ def _release(row: Mapping[Any, Any], framework: str) -> dict[str, str]:
         month = _before(month)
     found = {"era": month} if month else {}
     told = cell(row, "framework_version") or str(cell(row, "framework") or "").partition(",")[0]
-    stated = re.search(r"(?:^|[\s@=-])v?(\d+\.\d+[.\d]*)", str(told))
+    stated = re.search(r"(?:^|[\s@=(-])[vV]?(\d+\.\d+[.\d]*)", str(told))
     if stated and framework in all_engines() and all_engines()[framework].releases:
         found["version"] = stated[1].rstrip(".")
     return found
@@ -228,6 +228,7 @@ def _point(
     metric, value = str(cell(row, "metric")), cell(row, "value")
     if value is None or not float(value) > 0:
         return Skipped(point_id, source, "no value is stated")
+    metric, value = measured(metric, float(value))
     if cell(row, "accelerator") is None:
         return Skipped(point_id, source, "the accelerator is not stated")
     stated = str(cell(row, "model") or "")
@@ -447,6 +448,8 @@ def _metric(
         return "e2e_s", value
     if metric == "output_tokens_per_s_per_gpu":
         return "output_tokens_per_s", value * float(plan.gpus)
+    if metric == "total_tokens_per_s_per_gpu":
+        metric, value = "total_tokens_per_s", value * float(plan.gpus)
     if metric == "total_tokens_per_s":
         if prefill:
             return "ttft_s", float(plan.batch * plan.input_len) / value

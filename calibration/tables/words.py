@@ -77,6 +77,29 @@ def stored(said: str) -> str | None:
     return None
 
 
+METRICS: dict[str, tuple[str, float]] = {
+    "itl_ms": ("tpot_ms", 1.0),
+    "tpot_s": ("tpot_ms", 1e3),
+    "itl_s": ("tpot_ms", 1e3),
+    "ttft_s": ("ttft_ms", 1e3),
+    "e2e_latency_ms": ("e2e_latency_s", 1e-3),
+    "requests_per_min": ("requests_per_s", 1.0 / 60.0),
+}
+"""What tables measure by other names or in other units, and by how much its numbers are more."""
+
+PER_USER = ("output_tokens_per_s_per_user", "tokens_per_s_per_user")
+"""Generated tokens per second of one user, whose inverse is the time per token."""
+
+
+def measured(metric: str, value: float) -> tuple[str, float]:
+    """A metric and its value under the name that is read here."""
+    name = metric.strip().lower().replace("-", "_").replace("/", "_per_")
+    if name in PER_USER:
+        return "tpot_ms", 1e3 / value
+    told, factor = METRICS.get(name, (name, 1.0))
+    return told, value * factor
+
+
 UNSAID = ("auto", "none", "nan", "default", "model")
 """What engines and tables write where the cache is as the rest of attention."""
 

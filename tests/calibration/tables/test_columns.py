@@ -309,3 +309,20 @@ def test_sources_that_count_decoding_of_one_sequence_need_not_say_so():
               "model": "llama2-7b", "tp": 1, "concurrency": None, "weights_precision": "int4",
               "value": 100.0}  # fmt: skip
     assert point(**stated).value == 0.01
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "name", "expected"),
+    [("itl_ms", 20.0, "tpot_s", 0.02), ("TPOT_ms", 20.0, "tpot_s", 0.02),
+     ("e2e_latency_ms", 1500.0, "e2e_s", 1.5), ("requests_per_min", 90.0, "requests_per_s", 1.5),
+     ("tokens/s/user", 50.0, "tpot_s", 0.02),
+     ("total_tokens_per_s_per_gpu", 300.0, "output_tokens_per_s", 8 * 300.0 * 500 / 1500)],
+)  # fmt: skip
+def test_what_is_measured_has_other_names_and_units(metric, value, name, expected):
+    found = point(accelerator="H200-SXM-141GB", metric=metric, value=value)
+    assert (found.metric, found.value) == (name, pytest.approx(expected))
+
+
+@pytest.mark.parametrize("told", ["V0.8.5", "v0.8.5", "(0.8.5)", "0.8.5.post1"])
+def test_a_release_is_read_however_it_is_written(told):
+    assert point(framework="vllm", framework_version=told).request.plan.era == "2025-04"

@@ -260,10 +260,8 @@ def _point(
     }
     request = _completed(fields, run, model)
     request = replace(request, assumed=(*assumed, *request.assumed))
-    if rate is not None:
-        kind = "open"
-    else:
-        kind = "serving" if serving else ("saturated" if batch is None else "static")
+    closed = "serving" if serving else ("saturated" if batch is None else "static")
+    kind = closed if rate is None else "open"
     # Of several workers that decode, one is predicted.
     share = 1.0 if metric.endswith("per_gpu") or "per_s" not in metric else decoders(row)
     found = _metric(metric, float(value) / share, request, framework, source, prefill)

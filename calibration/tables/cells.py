@@ -25,17 +25,17 @@ def cell(row: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-BLANKS = ("", "-", "--", "\u2013", "\u2014", "?", "n/a", "N/A", "n.a.", "unknown", "not stated")
-"""What people write into a cell of which there is nothing to say."""
+BLANKS = ("", "-", "--", "\u2013", "\u2014", "?", "n/a", "n.a.", "null", "unknown", "not stated")
+"""What people write into a cell of which there is nothing to say, in any case."""
 
-NOTHING = ("None", "none")
+NOTHING = ("none", "na")
 """What else they write into one of a number; of a text it may be what there is."""
 
 WRITTEN = r"[~\u2248]?\s*(\d{1,3}(,\d{3})+|\d+)(\.\d+)?\s*%?"
 """A number as people write it: about so many, thousands set apart, in per cent."""
 
 LENGTHS = ("seq_len", "input_len", "output_len")
-BINARY = r"\d+\s*[kKM]"
+BINARY = r"\d+(\.\d+)?\s*[kKM]"
 """Columns that people write as 8k, and mean 8,192; and how."""
 
 
@@ -44,7 +44,7 @@ def _plainly(said: str) -> str:
 
 
 def _length(said: str) -> str:
-    number = int(re.sub(r"\D", "", said) or 0)
+    number = float(re.sub(r"[^\d.]", "", said) or 0)
     return str(number * (2**20 if said.endswith("M") else 2**10))
 
 
@@ -61,12 +61,14 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
     for column in checked.columns.difference([*RUN_NUMBERS, *NAMES]):
         if not pd.api.types.is_numeric_dtype(checked[column]):
             said = checked[column].astype(str).str.strip()
-            checked[column] = checked[column].mask(said.isin(BLANKS), None)
+            checked[column] = checked[column].mask(said.str.lower().isin(BLANKS), None)
     for column in (name for name in RUN_NUMBERS if name in table):
         given = table[column]
         said = given.astype(str).str.strip()
-        given = given.where(given.notna() & ~said.isin((*BLANKS, *NOTHING)))
+        given = given.where(given.notna() & ~said.str.lower().isin((*BLANKS, *NOTHING)))
         given = given.mask(said.str.fullmatch(WRITTEN, na=False), said.map(_plainly, "ignore"))
+        if column in ENDLESS:
+            given = given.mask(said == "\u221e", "inf")
         if column in LENGTHS:
             given = given.mask(said.str.fullmatch(BINARY, na=False), said.map(_length, "ignore"))
         values = pd.to_numeric(given, errors="coerce").astype(float)

@@ -12,7 +12,8 @@ from predictor.plans import SERVING_FIELDS
 READ_OTHERWISE = (
     "model", "system", "accelerator", "accelerators_per_node", "inter_link_gbps", "gpus", "tp",
     "pp", "dp", "ep", "batch", "concurrency", "saturated", "rate", "simulate", "input_len",
-    "output_len", "precision", "framework", "era", "version", "prefill_workers", "prefill_tp",
+    "output_len", "precision", "kv_precision", "framework", "era", "version", "prefill_workers",
+    "prefill_tp",
 )  # fmt: skip
 """Fields of a plan that have columns with rules of their own."""
 
@@ -49,7 +50,14 @@ def attention_replicas(row: Mapping[Any, Any], gpus: int) -> dict[str, Any]:
     replicas = int(cell(row, "dp") or 1)
     if replicas < 2:  # the tensor-parallel size counts all ranks, as engines' flags do
         tp, replicas = 1, gpus // pp
+    tp = own_ranks(tp, replicas, gpus // pp)
     return {"tp": tp, "pp": pp, "dp": replicas, "ep": cell(row, "ep") or tp * replicas}
+
+
+def own_ranks(tp: int, replicas: int, ranks: int) -> int:
+    """Ranks of each of several replicas of the attention: `tp` is theirs unless it counts all ranks
+    of a stage, as SGLang's does (`--tp 8 --dp 8 --enable-dp-attention` is of eight ranks)."""
+    return tp // replicas if tp == ranks and tp % replicas == 0 else tp
 
 
 def read_apart(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -64,8 +72,9 @@ def read_apart(row: Mapping[Any, Any]) -> dict[str, Any]:
         return {}
     ranks = int(cell(row, "prefill_tp") or 1) * int(cell(row, "prefill_dp") or 1)
     tp, dp, pp = (int(cell(row, name) or 1) for name in ("tp", "dp", "pp"))
+    decode = int(cell(row, "num_gpus") or 0) - int(readers) * ranks
     return {
-        "tp": tp,
+        "tp": own_ranks(tp, dp, decode // decoders(row) // pp),
         "pp": pp,
         "dp": dp,
         "ep": cell(row, "ep"),

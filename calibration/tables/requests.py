@@ -15,11 +15,17 @@ from typing import Any
 from calibration.sources.told import noted
 from calibration.tables import mlperf
 from calibration.tables.cells import cell
-from calibration.tables.columns import attention_replicas, decoders, plan_columns, read_apart
+from calibration.tables.columns import (
+    attention_replicas,
+    decoders,
+    own_ranks,
+    plan_columns,
+    read_apart,
+)
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
-from calibration.tables.words import cached, stored, told_month
+from calibration.tables.words import cached, measured, stored, told_month
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, known, parse, ported, recognised
 from predictor.errors import InputError
@@ -49,15 +55,24 @@ MODELS = {
 ACCELERATORS = {
     "MI250": "MI250X-GCD-64GB",
     "RTX-PRO6000-BSE-96GB": "RTX-PRO-6000-BSE-96GB",
-    "A100": "A100-PCIe-80GB",
 }
-"""What a row means by a name: engines see each die of an MI250 as an accelerator; the A100 rows
-without a form are 'PCIe, not NVLink'."""
+"""What a row means by a name: engines see each die of an MI250 as an accelerator."""
+
+SOURCES_ACCELERATORS = {("mlc_llm_perf_bench", "A100"): "A100-PCIe-80GB"}
+"""The same of a source's rows: this one's A100 without a form are 'PCIe, not NVLink'."""
 
 DIES = {"MI250": 2}
 """Accelerators, as engines see them, of a card of that name: a layout that counts cards splits each
 among its dies. Cards are what rows count: Mixtral's 94 GB run on one, the 138 GB of Llama 2 70B on
 two, and a die has 64 GB."""
+
+CORES = {
+    "Trainium1-32GB": (2,), "Inferentia2-32GB": (2,), "Trainium2-96GB": (4, 8),
+    "Trainium3-144GB": (4, 8), "TPUv7": (2,), "Ascend-910C-128GB": (2,), "MI250X-128GB": (2,),
+}  # fmt: skip
+"""Cores of an accelerator that engines may count as ranks, where it has several: of a Trainium2 all
+eight, or four of two each (awsdocs-neuron neuron-hardware/trainium2.rst, logical NeuronCores of two
+by default; from memory), TensorCores of a TPU7x, dies of others."""
 
 NARROW_EXPERTS = ("kimi-k2",)
 """Models whose published 4-bit checkpoints are narrow in the experts alone."""
@@ -181,7 +196,7 @@ def _release(row: Mapping[Any, Any], framework: str) -> dict[str, str]:
         month = _before(month)
     found = {"era": month} if month else {}
     told = cell(row, "framework_version") or str(cell(row, "framework") or "").partition(",")[0]
-    stated = re.search(r"(?:^|[\s@=-])v?(\d+\.\d+[.\d]*)", str(told))
+    stated = re.search(r"(?:^|[\s@=(-])[vV]?(\d+\.\d+[.\d]*)", str(told))
     if stated and framework in all_engines() and all_engines()[framework].releases:
         found["version"] = stated[1].rstrip(".")
     return found
@@ -213,6 +228,7 @@ def _point(
     metric, value = str(cell(row, "metric")), cell(row, "value")
     if value is None or not float(value) > 0:
         return Skipped(point_id, source, "no value is stated")
+    metric, value = measured(metric, float(value))
     if cell(row, "accelerator") is None:
         return Skipped(point_id, source, "the accelerator is not stated")
     stated = str(cell(row, "model") or "")
@@ -225,7 +241,9 @@ def _point(
     rate = cell(row, "request_rate")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None and rate is None)
     sampled = cell(row, "input_len") is None and cell(row, "dataset") in DATASETS
-    serving = concurrency is not None and (framework != "lmdeploy" or sampled)
+    # A client for each sequence of a batch: LMDeploy's own tables, which state both.
+    both = framework == "lmdeploy" and batch is not None and not sampled
+    serving = concurrency is not None and not both
     fields = {
         "input_len": round(given),
         "output_len": max(round(made), 1),
@@ -242,10 +260,8 @@ def _point(
     }
     request = _completed(fields, run, model)
     request = replace(request, assumed=(*assumed, *request.assumed))
-    if rate is not None:
-        kind = "open"
-    else:
-        kind = "serving" if serving else ("saturated" if batch is None else "static")
+    closed = "serving" if serving else ("saturated" if batch is None else "static")
+    kind = closed if rate is None else "open"
     # Of several workers that decode, one is predicted.
     share = 1.0 if metric.endswith("per_gpu") or "per_s" not in metric else decoders(row)
     found = _metric(metric, float(value) / share, request, framework, source, prefill)
@@ -271,6 +287,8 @@ def _with_script(stated: dict[str, Any], script: dict[str, Any]) -> dict[str, An
     """What a row states, and what it leaves to its source's script. A script may say to what
     activations are narrowed for weights in mxfp4, which rows do not."""
     narrowed = script.pop("activations", None) == "mxfp8"
+    if not all_engines()[str(stated["framework"])].releases:
+        script.pop("version", None)  # of an engine that the row does not name
     fields = {**script, **{name: value for name, value in stated.items() if value is not None}}
     if narrowed and fields.get("precision") == "w4a16_mxfp4":
         fields["precision"] = "w4a8_mxfp4_mxfp8"
@@ -308,7 +326,8 @@ def _requests(row: Mapping[Any, Any], metric: str, framework: str) -> tuple[Any,
     """Batch and concurrency of a row; of one worker that decodes where prompts are read apart."""
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
     unsaid = all(cell(row, name) is None for name in ("batch", "concurrency", "request_rate"))
-    if unsaid and (metric in ALONE or framework in SCRIPTED):
+    alone = metric in ALONE or str(row.get("source", "")) in SOURCES_DECODE_ONLY
+    if unsaid and (alone or framework in SCRIPTED):
         batch = 1.0
     if cell(row, "prefill_workers"):
         return None, batch if concurrency is None else concurrency / decoders(row)
@@ -341,7 +360,18 @@ def _framework(row: Mapping[Any, Any]) -> str:
 
 def _accelerator(row: Mapping[Any, Any]) -> Any:
     """A row's accelerator under the catalog's name."""
-    return ACCELERATORS.get(str(row["accelerator"]), row["accelerator"])
+    stated = row["accelerator"]
+    own = SOURCES_ACCELERATORS.get((str(row.get("source")), str(stated)))
+    return own or ACCELERATORS.get(str(stated), stated)
+
+
+def _of_devices(row: Mapping[Any, Any], tp: int, pp: int, gpus: int) -> int:
+    """Ranks of a stage as accelerators: the row's, or where these are cores of the accelerators
+    that it counts, their accelerators."""
+    cores = CORES.get(catalog.accelerator(_accelerator(row)).name, ())
+    if cell(row, "num_gpus") is not None and any(tp * pp == gpus * each for each in cores):
+        return max(gpus // pp, 1)
+    return tp
 
 
 def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:
@@ -352,7 +382,9 @@ def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, A
     if own:
         return {**own, "ep": own["ep"] if model.is_moe else None}
     tp, pp, dp = (cell(row, name) for name in ("tp", "pp", "dp"))
-    tp = None if tp is None else tp * dies
+    tp = None if tp is None else _of_devices(row, int(tp), int(pp or 1), gpus) * dies
+    if model.is_moe and tp and dp and tp * int(dp) * int(pp or 1) > gpus:
+        tp = own_ranks(tp, int(dp), gpus // int(pp or 1))
     if framework in LAYER_SPLIT and gpus > 1:
         tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
     if tp is None and cell(row, "ep") is not None:
@@ -414,6 +446,8 @@ def _metric(
         return "e2e_s", value
     if metric == "output_tokens_per_s_per_gpu":
         return "output_tokens_per_s", value * float(plan.gpus)
+    if metric == "total_tokens_per_s_per_gpu":
+        metric, value = "total_tokens_per_s", value * float(plan.gpus)
     if metric == "total_tokens_per_s":
         if prefill:
             return "ttft_s", float(plan.batch * plan.input_len) / value

@@ -6,29 +6,46 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from predictor.plans import RECOMPUTE_MODULES, RECOMPUTE_WORDS, SHARDING_WORDS, folded
+from predictor.plans import (
+    CACHE_WORDS,
+    KV_BYTES,
+    RECOMPUTE_MODULES,
+    RECOMPUTE_WORDS,
+    SHARDING_WORDS,
+    folded,
+    meant,
+)
 from predictor.precision import PACKED, PRECISIONS
 
 BITS = sorted(float(name.removeprefix("exl2_")) for name in PACKED if name.startswith("exl2_"))
 
 STORED = (
+    (r"q0(bf16|f16|f32)", "{}"),
     (r"q([368])_", "q{}"),
-    (r"i?q([45])_[k1x]|iq([45])", "q{}"),
+    (r"i?q([45])_[k1x]|q(5)_0|iq([45])", "q{}"),
     (r"mxfp4", "w4a16_mxfp4"),
     (r"mxfp8", "mxfp8"),
     (r"nvfp4|fp4|w4a4", "nvfp4"),
-    (r"w8a8|smooth", "sq"),
-    (r"(awq|gptq).*(int8|8.?bit)|w8a16|int8|8.?bit", "int8_wo"),
-    (r"awq|gptq|marlin|int[234]|[234].?bit|w4a|nf4|^q[0-9]", "int4_wo"),
-    (r"fp8.*block", "fp8_block"),
+    (r"(fp8|float8).*(block|128)|block.*(fp8|float8)", "fp8_block"),
+    (r"w8a8.*(fp8|float8)|(fp8|float8).*w8a8", "fp8"),
+    (r"w8a8|smooth|(?<![a-z])sq(?![a-z])", "sq"),
+    (r"(awq|gptq).*(int8|8.?bit)|w8a16|int8|(?<![\d.])8.?bit", "int8_wo"),
+    (r"int2|(?<![\d.])2.?bit|w2a|(?<![a-z])[it]?q[12]_", "exl2_2.5"),
+    (r"int3|(?<![\d.])3.?bit|w3a|q3f", "exl2_3"),
+    (r"int6|fp6|(?<![\d.])6.?bit|w6a", "q6_k"),
+    (r"awq|gptq|marlin|int4|(?<![\d.])4.?bit|w4a|nf4|(?<![a-z])q[0-9]", "int4_wo"),
     (r"fp8|float8|e4m3", "fp8"),
     (r"bf16|bfloat16", "bf16"),
-    (r"fp16|float16|half", "fp16"),
-    (r"fp32|float32", "fp32"),
+    (r"fp16|float16|half|(?<![\d.])16.?bit", "fp16"),
+    (r"fp32|float32|tf32", "fp32"),
 )
 """Words of a table and the data type of the weights, the first that is found: ggml's formats by
 their bits; AWQ, GPTQ and every other int4 have weights alone in 4 bits; so has mxfp4, whose weights
-are widened as they are read; int8 without a word on activations has weights alone."""
+are widened as they are read; int8 without a word on activations has weights alone. Of 2, 3 and 6
+bits by whatever format, the one of as many that is known; MLC's q0f16 is not narrow."""
+
+HALVES = {"f16": "fp16", "f32": "fp32", "q8": "q8_0"}
+"""What such a format's letters and digits are called here, where it is not by their bits."""
 
 TRAINED = (
     (r"nvfp4|fp4", "nvfp4"),
@@ -53,15 +70,49 @@ def stored(said: str) -> str | None:
         return f"exl2_{near:g}"
     for words, name in STORED:
         if found := re.search(words, text):
-            digit = next((group for group in found.groups() if group), "")
-            return {"q8": "q8_0"}.get(f"q{digit}", f"q{digit}_k") if name == "q{}" else name
+            said = next((group for group in found.groups() if group), "")
+            if name == "{}":
+                return HALVES.get(said, said)
+            return HALVES.get(f"q{said}", f"q{said}_k") if name == "q{}" else name
     return None
 
 
+METRICS: dict[str, tuple[str, float]] = {
+    "itl_ms": ("tpot_ms", 1.0),
+    "tpot_s": ("tpot_ms", 1e3),
+    "itl_s": ("tpot_ms", 1e3),
+    "ttft_s": ("ttft_ms", 1e3),
+    "e2e_latency_ms": ("e2e_latency_s", 1e-3),
+    "requests_per_min": ("requests_per_s", 1.0 / 60.0),
+}
+"""What tables measure by other names or in other units, and by how much its numbers are more."""
+
+PER_USER = ("output_tokens_per_s_per_user", "tokens_per_s_per_user")
+"""Generated tokens per second of one user, whose inverse is the time per token."""
+
+
+def measured(metric: str, value: float) -> tuple[str, float]:
+    """A metric and its value under the name that is read here."""
+    name = metric.strip().lower().replace("-", "_").replace("/", "_per_")
+    if name in PER_USER:
+        return "tpot_ms", 1e3 / value
+    told, factor = METRICS.get(name, (name, 1.0))
+    return told, value * factor
+
+
+UNSAID = ("auto", "none", "nan", "default", "model")
+"""What engines and tables write where the cache is as the rest of attention."""
+
+
 def cached(said: str) -> str | None:
-    """Data type of keys and values as a table says it; None where its words mean none."""
-    name = stored(said)
-    return {"int8_wo": "int8", "sq": "int8", "int4_wo": "int4"}.get(str(name), name)
+    """Data type of keys and values as a table says it, None where it leaves it to the engine; words
+    that are not known stay as they are, and the plan refuses them."""
+    text = said.strip().lower()
+    if text in UNSAID:
+        return None
+    name = meant(text, tuple(KV_BYTES), CACHE_WORDS) or stored(text) or text
+    return {"int8_wo": "int8", "sq": "int8", "q8_0": "int8", "int4_wo": "int4", "q4_k": "int4",
+            "fp8_block": "fp8"}.get(str(name), name)  # fmt: skip
 
 
 def trained(said: str) -> str | None:

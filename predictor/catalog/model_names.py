@@ -23,6 +23,9 @@ NAMED = "the model's name"
 DATE = re.compile(r"\d{4}|\d{6}|20\d{6}|hf\d?|v\d{8}")
 """Words of a name that are dates: 0528, 2507, 20250514."""
 
+RELEASE = re.compile(r"v\d+(\.\d+)*|\d{1,4}k|1m")
+"""Words behind a name of which no row has them: a checkpoint's release, or its longest context."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
@@ -90,6 +93,11 @@ def _bare(name: list[str]) -> list[str]:
     idle = words()["without_effect"]
     left = [word for word in name if word not in idle]
     return [word for place, word in enumerate(left) if not (place and DATE.fullmatch(word))]
+
+
+def _first_release(name: list[str]) -> list[str]:
+    """A name without what follows its first two words and changes no dimension of them."""
+    return [word for place, word in enumerate(name) if place < 2 or not RELEASE.fullmatch(word)]
 
 
 SIZE = re.compile(r"\d+(\.\d+)?[bmt]")
@@ -179,8 +187,12 @@ def _stored(name: list[str], owner: str) -> tuple[str | None, str, list[str]]:
     return found, exact, [word for word in rest if word != "block"]
 
 
-GGUF = re.compile(r"[-_.:]q(?P<bits>[3-6])_k(_[sml])?(?![a-z0-9])|[-_.:]q8_0(?![a-z0-9])", re.I)
-"""How files of llama.cpp, and tags of Ollama, say that weights are stored (q4_K_M)."""
+GGUF = re.compile(
+    r"[-_.:](ud[-_])?(q(?P<bits>[3-6])_k(_xl|_[sml])?|q8_0|iq(?P<mixed>[34])_(xs|nl|s|m)"
+    r"|q(?P<plain>[45])_[01])(?![a-z0-9])",
+    re.I,
+)
+"""How files of llama.cpp, and tags of Ollama, say that weights are stored (q4_K_M, UD-Q4_K_XL)."""
 
 
 def _of_llama_cpp(name: str) -> tuple[str, str]:
@@ -188,7 +200,9 @@ def _of_llama_cpp(name: str) -> tuple[str, str]:
     match = GGUF.search(name)
     if match is None:
         return name, ""
-    stored = f"q{match['bits']}_k" if match["bits"] else "q8_0"
+    bits = match["bits"] or match["mixed"] or match["plain"]
+    stored = f"q{bits}_k" if bits else "q8_0"
+    stored = "int4_wo" if match["plain"] == "4" else stored  # as tables' Q4_0
     left = re.sub(r"[-_.]gguf\b", "", name[: match.start()] + name[match.end() :], flags=re.I)
     return left, stored
 
@@ -208,6 +222,7 @@ def _read(name: str, directory: Path) -> ModelName | None:
         (index.bare, key(left)),
         *((index.loose, one) for one in _loose(left)),
         (index.begun, key(left)),
+        *((index.loose, one) for one in _loose(_first_release(left))),
     ):
         if spelling and spelling in table:
             break

@@ -171,7 +171,7 @@ def _cache(own: Mapping[str, Any], place: str) -> Scheme:
     if said is None or str(said).lower() in ("none", "auto"):
         return "", ""
     name = str(said).lower()
-    if name in ("fp8", "int8"):
+    if name in ("fp8", "int8", "nvfp4"):
         return name, ""
     return "", f"a {said} cache is not predicted and taken as if nothing were said of it"
 

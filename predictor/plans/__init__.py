@@ -111,7 +111,7 @@ from predictor.plans.training import (
     TrainingPlan,
 )
 from predictor.plans.training_fields import TRAINING_DERIVED, TRAINING_FIELDS
-from predictor.plans.words import RECOMPUTE_WORDS, SHARDING_WORDS, folded, meant
+from predictor.plans.words import CACHE_WORDS, RECOMPUTE_WORDS, SHARDING_WORDS, folded, meant
 
 __all__ = [
     "ACCUMULATIONS",
@@ -120,6 +120,7 @@ __all__ = [
     "AMOUNT",
     "ATTENTIONS",
     "BLOCK_TABLES",
+    "CACHE_WORDS",
     "CASTS",
     "CATEGORY_FIELDS",
     "CONTROLS",

@@ -19,8 +19,13 @@ WEIGHTS = (*HALVES, *(name for name in WEIGHT_BYTES if name not in NO_WEIGHTS))
 """Data types of the layers' linear projections: 16 bits; weight-only ('..._wo', 'w4a16_...');
 weights and activations ('fp8', 'fp8_block', 'sq', 'nvfp4', ...)."""
 
-KV_BYTES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp32": 4.0}
-"""Bytes of a cached key or value element."""
+KV_BYTES: dict[str, float] = {
+    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.53125, "nvfp4": 0.5625,
+    "fp32": 4.0,
+}  # fmt: skip
+"""Bytes of a cached key or value element; of int4 with a scale and a zero of 16 bits for each head
+of 128 (InternLM/lmdeploy@0bf868e862 docs/en/quantization/kv_quant.md: asymmetric, by head and
+token), of nvfp4 with a scale of a byte for 16 (TensorRT-LLM 1.3 features/quantization)."""
 
 EXECUTIONS = ("graph", "native", "eager")
 """How the kernels of a decode pass are launched: replayed from a captured graph, one by one from

@@ -35,8 +35,14 @@ WEIGHT_WORDS = {
 """How weights of a served model are stored: without a word on activations, 4 and 8 bits of integers
 are the weights' alone."""
 
-CACHE_WORDS = {**_HALVES, **_EIGHTHS}
-"""How keys and values are stored."""
+CACHE_WORDS = {
+    **_HALVES,
+    **_EIGHTHS,
+    **dict.fromkeys(("q80", "8bit", "kv8"), "int8"),
+    **dict.fromkeys(("q40", "4bit", "kv4"), "int4"),
+    **dict.fromkeys(("fp4", "fp4e2m1", "float4e2m1fnx2"), "nvfp4"),
+}
+"""How keys and values are stored; llama.cpp's are called as its weights."""
 
 RECIPE_WORDS = {
     **_HALVES,

@@ -24,7 +24,7 @@ from predictor.catalog import (
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models import Model, Quantization, narrowing
-from predictor.precision import WEIGHT_BYTES
+from predictor.precision import PEAK, WEIGHT_BYTES
 
 LOOSELY = {"fp8": "fp8_block", "mxfp4": "w4a16_mxfp4"}
 """What people call the data type of a checkpoint, for what it is: with scales by blocks; of the
@@ -121,9 +121,9 @@ def fill_stored(filler: Filler, model: Model, accelerator: Accelerator) -> None:
         filler.fill("narrowed", "experts_below_fp8", told)
     elif form == "experts":
         filler.fill("narrowed", "experts", f"{own}: the other projections are exempt")
-    if stored.cache == "fp8" and "fp8" not in accelerator.peak:
+    if PEAK.get(stored.cache, stored.cache) in {"fp8", "fp4"} - accelerator.peak.keys():
         if "kv_precision" not in values:
-            told = f"not fp8, as {STORED} says: {accelerator.name} has no unit for it"
+            told = f"not {stored.cache}, as {STORED} says: {accelerator.name} has no unit for it"
             filler.assumed.append(Assumption("kv_precision", "16 bits", told))
     elif stored.cache:
         filler.fill("kv_precision", stored.cache, STORED)

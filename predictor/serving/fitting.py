@@ -96,6 +96,8 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
         known = every if "pp" in values else pairs
         whole = [(tp, pp) for tp, pp in known if tp * pp * (dp or 1) == gpus]
         one = not ("tp" in values or _wide(draft, gpus, node))  # engine on all of them
+        if one and not whole and gpus > 0 and "pp" not in values and gpus % (dp or 1) == 0:
+            whole = _odd(model, tps, gpus // (dp or 1))
         if dp is not None or (one and (whole or "pp" not in values)):
             pairs = whole
         else:
@@ -110,6 +112,14 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
             )
         raise _undivided(values)
     return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def _odd(model: Model, tps: list[int], gpus: int) -> list[tuple[int, int]]:
+    """The layout of an engine on a number of accelerators that no usual one fills (3, 6, 24): the
+    widest tp that divides them, and as many stages as that leaves (vLLM docs, parallelism and
+    scaling: stages where the accelerators do not divide the model evenly; from memory)."""
+    widest = max((tp for tp in tps if gpus % tp == 0), default=0)
+    return [(widest, gpus // widest)] if widest and gpus // widest <= model.layers else []
 
 
 def _undivided(values: Mapping[str, Any]) -> InputError:

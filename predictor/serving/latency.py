@@ -417,7 +417,9 @@ def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:
 
 
 def _ahead(work: Work, burst: Array) -> Array:
-    """Prompts of a burst that have been read when a mean one of them has."""
+    """Prompts of a burst that have been read when a mean one of them has; a burst is one or more,
+    however few clients there are for each replica."""
+    burst = np.maximum(burst, 1.0)
     rest = burst - 1.0
     per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
     filling = np.minimum(per_pass, rest)

@@ -194,9 +194,9 @@ def predict_inference(
     memory = serving_memory(model, cluster, plan, calibration.run)
     load = _load(plan, memory)
     static, running, sequences = load.static, load.running, load.sequences
-    # While serving, prompts come as many as fill a pass.
-    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
-    together = np.where(static > 0, sequences, together)
+    most = np.maximum(sequences, 1.0)  # whole prompts, where replicas are more
+    filling = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, most)
+    together = np.where(static > 0, most, filling)  # while serving, as many as fill a pass
     held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None
     if held is not None:
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))

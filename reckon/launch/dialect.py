@@ -270,7 +270,7 @@ def read(
         facts |= {k: v for k, v in found.items() if k not in own}
     understood = {f: v for f, v in flags.items() if f in known}
     rest = [f for f in flags if f not in known]
-    if set(understood) <= {NODES, PER_NODE, PROCESSES, "@name"}:
+    if set(understood) <= {NODES, PER_NODE, PROCESSES, "@name", "@version"}:
         raise _nothing(dialect, text, rest, notes)
     fields = _fields(dialect, facts, [k for k in said if k not in own])
     ignored = [f for f in rest if f.startswith(dialect.ignored)]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 EFFECTS: tuple[tuple[str, int, str], ...] = (
+    (r"^--config(-file)?$", 9, "settings of a file that was not found"),
     (r"lora|adapter|peft", 9, "each adapter's weights are read and multiplied too"),
     (r"spec(ulative|ulator)|draft|eagle|mtp|medusa", 8, "guessed tokens change the passes"),
     (r"quantiz|fp8|fp4|int8|dtype|precision", 8, "data types"),

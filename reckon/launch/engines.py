@@ -6,13 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
 from predictor import catalog
 from predictor.errors import InputError
+from predictor.plans import CACHE_WORDS, KV_BYTES, meant
 from predictor.records import dataclass
 from reckon.launch.launcher import program, rendered
 from reckon.launch.shell import Script, options
-from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, number, whole_number
+from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, number, whole_number
 
 MODEL = "--model"
 """Flag under which the model is kept, however the line names it."""
@@ -46,10 +48,14 @@ def whole_world(facts: Facts) -> int:
 
 
 OF_CHECKPOINT: dict[str | None, tuple[str, ...]] = {
-    None: ("compressed-tensors", "auto-round", "torchao", "bitsandbytes", "gguf", "quark",
-           "modelopt_mixed", "ascend"),
+    None: ("compressed-tensors", "auto-round", "torchao", "gguf", "quark", "modelopt_mixed",
+           "ascend"),
 }  # fmt: skip
 """Methods that leave it to the checkpoint how its weights are stored."""
+
+NARROWS = ("bitsandbytes",)
+"""Methods that narrow a checkpoint of 16 bits to 4 as it is loaded (vLLM docs
+features/quantization/bnb.md, inflight quantization; SGLang's is vLLM's)."""
 
 
 MODELOPT = "modelopt"
@@ -125,9 +131,44 @@ def cache(eight: tuple[str, ...], sixteen: str) -> Derived:
             return {"kv": "fp8"}
         if said in (sixteen, "bf16"):
             return {"kv": "bf16"}
+        if other := meant(said, tuple(KV_BYTES), CACHE_WORDS):
+            return {"kv": other}
         raise InputError(f"{CACHE} {said}: known are auto, {sixteen}, {', '.join(eight)}")
 
     return Derived((CACHE,), says, means, fields=("kv",), needs=("weights",))
+
+
+@dataclass(frozen=True, slots=True)
+class Largest(Number):
+    """A number, or several sizes of which the largest counts (`--cuda-graph-bs 1 2 4 8`)."""
+
+    def read(self, flags: Flags, facts: Facts, whole: bool) -> Facts:
+        """The field."""
+        own = {flag: _largest(flag, flags[flag]) for flag in self.flags if flag in flags}
+        return Number.read(self, own, facts, whole)
+
+
+def _largest(flag: str, value: Any) -> Any:
+    sizes = re.split(r"[\s,]+", str(value).strip("[] "))
+    return value if value is True else max(number(flag, size) for size in sizes)
+
+
+def _released_means(flags: Flags, facts: Facts) -> Facts:
+    named = "@version" in flags and not {"era", "version"} & facts.keys()
+    return {"version": flags["@version"]} if named else {}
+
+
+RELEASED = Derived(("@version",), lambda facts: {}, _released_means)
+"""The release that a line's image or package names, unless an era is given beside it."""
+
+
+def released(text: str, images: str) -> Flags:
+    """The release of an engine that the tag of its image, or its package's version, names.
+
+    images   pattern of the images and packages
+    """
+    found = re.search(rf"(?:{images})[\w.-]*(?::|==)v?(?P<version>\d+\.\d+\.\d+)", text)
+    return {"@version": found["version"]} if found else {}
 
 
 CLIENTS, RATE = "--max-concurrency", "--request-rate"

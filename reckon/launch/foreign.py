@@ -114,7 +114,14 @@ def foreign(flags: Flags, text: str) -> str | None:
 ENGINES: tuple[tuple[str, str], ...] = (
     (r"text-generation-(inference|launcher)", "tgi"),
     (r"\blmdeploy\b", "lmdeploy"),
-    (r"\bllama-server\b|\bllama\.cpp\b", "llama.cpp"),
+    (r"\bllama-(server|bench|cli|batched-bench)\b|\bllama\.cpp\b|\bollama\b", "llama.cpp"),
+    (r"\bmlc_(llm|chat)\b|\bmlc-llm\b", "mlc-llm"),
+    (r"nvcr\.io/nim/", "nim"),
+    (r"\bexllamav?[23]\b|\btabbyapi\b", "exllamav2"),
+    (r"use_hpu_graphs|optimum-habana|tgi-gaudi", "optimum-habana"),
+    (r"optimum-cli neuron|transformers-neuronx|neuronx-distributed", "transformers-neuronx"),
+    (r"\blightllm\b", "lightllm"),
+    (r"\bmii\b|deepspeed-mii", "deepspeed-mii"),
 )
 """Programs and images of engines whose lines are not read, and what the engines are called."""
 

@@ -18,10 +18,14 @@ from reckon.launch.engines import (
     LOAD,
     MODEL,
     NAMED,
+    NARROWS,
     OF_CHECKPOINT,
+    RELEASED,
+    Largest,
     cache,
     client,
     engine_flags,
+    released,
     split_load,
     static,
     weights,
@@ -86,6 +90,8 @@ def _shared(flag: str, field: str) -> Derived:
         if flag not in flags:
             return {}
         value = number(flag, flags[flag])
+        if value < 0:  # prompts are never cut (srt/server_args.py: chunked_prefill_size, -1)
+            return {field: UNCUT}
         if value > 0 and truth(SHARED, flags.get(SHARED, False)):
             value = max(value // whole_number(DP, flags.get(DP, 1)), 1)
         return {field: value}
@@ -93,17 +99,21 @@ def _shared(flag: str, field: str) -> Derived:
     return Derived((flag,), says, means, fields=(field,), needs=("dp",))
 
 
+UNCUT = 2**20
+"""Tokens beyond any prompt."""
+
 QUANTIZED: dict[str | None, tuple[str, ...]] = {
     "fp8": ("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"),
     "sq": ("w8a8_int8",),
-    "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq"),
+    "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq", "marlin", *NARROWS),
     "nvfp4": ("modelopt_fp4",),
     "mxfp4": ("mxfp4",),
-    **OF_CHECKPOINT,
+    None: (*OF_CHECKPOINT[None], "moe_wna16", "qoq", "w4afp8"),
 }
-"""Data types of the weights, and SGLang's methods."""
+"""Data types of the weights, and SGLang's methods (srt/server_args.py, QUANTIZATION_CHOICES)."""
 
 STEPS, TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
+ALGORITHM = "--speculative-algorithm"
 
 
 def _guesses_says(facts: Facts) -> Flags:
@@ -111,15 +121,37 @@ def _guesses_says(facts: Facts) -> Flags:
     if not facts.get("drafted"):
         return {}
     return {
-        "--speculative-algorithm": "EAGLE",
+        ALGORITHM: "EAGLE",
         STEPS: facts["drafted"],
         "--speculative-eagle-topk": 1,
         TOKENS: facts["drafted"] + 1,
     }
 
 
+CHAINS = ("deepseek",)
+GUESSED = {True: 3, False: 5}
+"""Families whose guesses are chains unless told otherwise, and guesses one after the other of these
+and of all others (srt/server_args.py of 0.4.6 to 0.5, `auto_choose_speculative_params`)."""
+
+
 def _guesses_means(flags: Flags, facts: Facts) -> Facts:
+    """Guesses one after the other; of an algorithm without numbers, those that it chooses."""
+    asked = str(flags.get(ALGORITHM, "none")).lower() not in ("none", "ngram", "lookahead")
+    if STEPS not in flags and asked:
+        name = str(facts.get("model.name", "")).lower()
+        return {"drafted": GUESSED[name.startswith(CHAINS)]}
     return {"drafted": whole_number(STEPS, flags.get(STEPS, 0))}
+
+
+TORCHAO = "--torchao-config"
+NARROWED = (("int4wo", "int4_wo"), ("int8wo", "int8_wo"), ("int8dq", "sq"), ("fp8dq", "fp8"))
+"""Beginnings of torchao's configurations that SGLang takes (srt/layers/torchao_utils.py)."""
+
+
+def _torchao_means(flags: Flags, facts: Facts) -> Facts:
+    said = str(flags.get(TORCHAO, "")).lower()
+    found = [name for begins, name in NARROWED if said.startswith(begins)]
+    return {"weights": found[0]} if found else {}
 
 
 ENTRIES: tuple[Entry, ...] = (
@@ -131,6 +163,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Number("--pp-size", "pp", absent=1),
     weights(QUANTIZED),
+    Derived((TORCHAO,), lambda facts: {}, _torchao_means),
     cache(("fp8_e4m3", "fp8_e5m2"), "bf16"),
     _shared("--max-running-requests", "max_batch"),
     _shared("--chunked-prefill-size", "chunk"),
@@ -143,7 +176,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     ALLREDUCE,
     Number("--mem-fraction-static", "memory_fraction"),
-    Number("--cuda-graph-max-bs", "graph_limit"),
+    Largest("--cuda-graph-max-bs", "graph_limit", also=("--cuda-graph-bs",)),
     Number("--scheduler-recv-interval", "polling", absent=1),
     Cases(
         ("scheduling",),
@@ -185,12 +218,13 @@ ENTRIES: tuple[Entry, ...] = (
         ),
     ),
     Derived(
-        ("--speculative-algorithm", STEPS, "--speculative-eagle-topk", TOKENS),
+        (ALGORITHM, STEPS, "--speculative-eagle-topk", TOKENS),
         _guesses_says,
         _guesses_means,
         fields=("drafted",),
     ),
     APART,
+    RELEASED,
     LOAD,
 )
 
@@ -221,14 +255,15 @@ def _render(flags: Flags, facts: Facts) -> str:
 
 SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--data-parallel-size": DP, "--dp": DP,
          "--expert-parallel-size": EP, "--ep": EP, "--pipeline-parallel-size": "--pp-size",
-         "--pp": "--pp-size", "--speculative-algo": "--speculative-algorithm"}  # fmt: skip
+         "--pp": "--pp-size", "--speculative-algo": ALGORITHM}  # fmt: skip
 
 
 def _parse(text: str, folder: Path) -> Source:
     script, apart = ROLES.taken(read_lines(text, folder, "sglang"))
     found, notes = engine_flags(script, lambda command: "sglang" in command, "serve")
     found |= apart
-    return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)
+    flags = {SHORT.get(f, f): v for f, v in found.items()}
+    return Source(flags | released(text, r"lmsysorg/sglang|\bsglang(?=\[|==)"), notes)
 
 
 SGLANG = Dialect(

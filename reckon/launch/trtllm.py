@@ -6,6 +6,7 @@ its own sequences, so that attention is either split over all of them or not at 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
@@ -19,8 +20,12 @@ from reckon.launch.engines import (
     LOAD,
     MODEL,
     NAMED,
+    RATE,
+    RELEASED,
+    Largest,
     client,
     engine_flags,
+    released,
     split_load,
 )
 from reckon.launch.launcher import named_text, quoted, rendered
@@ -86,7 +91,7 @@ def _cache_says(facts: Facts) -> Flags:
         return {}
     if facts["kv"] == "int8":
         return {"quant_config.kv_cache_quant_algo": "INT8"}
-    return {"kv_cache_config.dtype": "fp8"} if facts["kv"] == "fp8" else {}
+    return {"kv_cache_config.dtype": facts["kv"]} if facts["kv"] in ("fp8", "nvfp4") else {}
 
 
 def _cache_means(flags: Flags, facts: Facts) -> Facts:
@@ -94,13 +99,27 @@ def _cache_means(flags: Flags, facts: Facts) -> Facts:
     said = said or str(flags.get("kv_cache_config.dtype", "auto")).lower()
     if said in ("auto", "none"):
         return {}
-    if said not in ("fp8", "int8"):
-        raise InputError(f"kv_cache_config.dtype {said}: known are auto, fp8, int8")
+    if said not in ("fp8", "int8", "nvfp4"):
+        raise InputError(f"kv_cache_config.dtype {said}: known are auto, fp8, int8, nvfp4")
     return {"kv": said}
 
 
 def _graphs_means(flags: Flags, facts: Facts) -> Facts:
     return {"execution": "eager" if GRAPHS in flags and flags[GRAPHS] is None else "graph"}
+
+
+REUSE = "kv_cache_config.enable_block_reuse"
+
+
+def _reuse_says(facts: Facts) -> Flags:
+    return {REUSE: facts["prefix_cache"] == "on"} if "prefix_cache" in facts else {}
+
+
+def _reuse_means(flags: Flags, facts: Facts) -> Facts:
+    """Whether prompts find each other's cache; as its release does where nothing is said of it."""
+    if REUSE not in flags:
+        return {}
+    return {"prefix_cache": "on" if truth(REUSE, flags[REUSE]) else "off"}
 
 
 ENTRIES: tuple[Entry, ...] = (
@@ -155,9 +174,21 @@ ENTRIES: tuple[Entry, ...] = (
             (("whole",), {}),
         ),
     ),
-    Number(FRACTION, "memory_fraction", also=("--kv-cache-free-gpu-memory-fraction",)),
+    Number(
+        FRACTION,
+        "memory_fraction",
+        also=(
+            "--kv-cache-free-gpu-memory-fraction",
+            "--free-gpu-memory-fraction",
+            "--kv-cache-free-gpu-mem-fraction",
+        ),
+    ),
     Where(
-        Number("cuda_graph_config.max_batch_size", "graph_limit"),
+        Largest(
+            "cuda_graph_config.max_batch_size",
+            "graph_limit",
+            also=("cuda_graph_config.batch_sizes",),
+        ),
         lambda facts: facts.get("execution") != "eager",
         ("execution",),
     ),
@@ -169,13 +200,8 @@ ENTRIES: tuple[Entry, ...] = (
             (("overlapped",), {"disable_overlap_scheduler": False}),
         ),
     ),
-    Cases(
-        ("prefix_cache",),
-        (
-            (("off",), {"kv_cache_config.enable_block_reuse": False}),
-            (("on",), {"kv_cache_config.enable_block_reuse": True}),
-        ),
-    ),
+    Derived((REUSE,), _reuse_says, _reuse_means, fields=("prefix_cache",)),
+    RELEASED,
     Derived(
         ("speculative_config.max_draft_len",),
         lambda facts: (
@@ -221,7 +247,33 @@ def _render(flags: Flags, facts: Facts) -> str:
 
 
 DRAFT = "speculative_config.max_draft_len"
-SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--ep": "--ep-size", "--pp": "--pp-size"}
+SHORT = {
+    **dict.fromkeys(("--tensor-parallel-size", "--tp"), TP),
+    **dict.fromkeys(("--ep", "--moe-expert-parallel-size", "--expert-parallel-size"), "--ep-size"),
+    **dict.fromkeys(("--pp", "--pipeline-parallel-size"), "--pp-size"),
+    "--enable-attention-dp": ATTENTION,
+    "--kv-cache-dtype": "kv_cache_config.dtype",
+    "--concurrency": CLIENTS,
+}
+"""What flags of trtllm-serve, trtllm-bench and Dynamo's worker are called besides
+(tensorrt_llm/commands/serve.py @ 00209af149, bench/; components of ai-dynamo, from memory)."""
+
+BENCHMARKS = r"trtllm-bench.*\s(throughput|latency)(\s|$)"
+"""trtllm-bench sends all requests at once, or one after the other (bench/benchmark)."""
+
+
+def _benchmark(flags: Flags, lines: str) -> Flags:
+    """With what trtllm-bench asks for, and the model that it names first."""
+    found = re.search(BENCHMARKS, lines, re.MULTILINE)
+    if found is None:
+        return flags
+    name = flags.get("--m", flags.get(MODEL))
+    load: Flags = {RATE: "inf"} if found[1] == "throughput" else {CLIENTS: 1}
+    usual = {} if CLIENTS in flags else load
+    own = {} if name is None else {MODEL: str(name).split()[0]}
+    return {**usual, **{flag: v for flag, v in flags.items() if flag != "--m"}, **own}
+
+
 OF_FILE = {
     "tensor_parallel_size": TP,
     "pipeline_parallel_size": "--pp-size",
@@ -238,7 +290,7 @@ def _parse(text: str, folder: Path) -> Source:
     script = read_lines(text, folder, "trtllm")
     found, notes = engine_flags(
         script,
-        lambda command: "trtllm" in command or "tensorrt_llm" in command,
+        lambda command: re.search(r"trtllm|tensorrt[_-]llm", command) is not None,
         r"(.*/)?trtllm-(serve|bench)|serve",
     )
     config = found.pop(OPTIONS, found.pop("--config", None))
@@ -250,7 +302,9 @@ def _parse(text: str, folder: Path) -> Source:
         found |= {OF_FILE.get(key, key): value for key, value in flatten(mapping).items()}
         if GRAPHS in mapping and mapping[GRAPHS] is None:
             found[GRAPHS] = None
-    return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)
+    flags = {SHORT.get(f, f): v for f, v in found.items()}
+    lines = "\n".join(" ".join(words) for words in script.commands)
+    return Source(_benchmark(flags, lines) | released(text, r"tensorrt-llm/release"), notes)
 
 
 TRTLLM = Dialect(

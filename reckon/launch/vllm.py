@@ -18,18 +18,24 @@ from reckon.launch.engines import (
     LOAD,
     MODEL,
     NAMED,
+    NARROWS,
     OF_CHECKPOINT,
     OUTPUT,
+    RATE,
+    RELEASED,
+    Largest,
     cache,
     client,
     engine_flags,
+    released,
     split_load,
     static,
     weights,
     whole_world,
 )
-from reckon.launch.launcher import quoted, rendered
+from reckon.launch.launcher import named_text, quoted, rendered
 from reckon.launch.manifest import read_lines
+from reckon.launch.shell import Script
 from reckon.launch.structured import nest, read_mapping_text, scalar
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth
 
@@ -82,30 +88,70 @@ def _reductions_says(facts: Facts) -> Flags:
 
 
 def _reductions_means(flags: Flags, facts: Facts) -> Facts:
-    said = flags.get(COMPILATION)
-    if said is None:
-        return {}
-    if str(said).isdigit():  # a level of compilation alone, as early versions took it
-        return {}
+    passes = _compilation(flags).get("pass_config", {})
+    on = next(
+        (passes[name] for name in (FUSED, "enable_fi_allreduce_fusion") if name in passes), None
+    )
+    return {} if on is None else {"reductions": "joined" if on else "apart"}
+
+
+def _compilation(flags: Flags) -> dict[str, Any]:
+    """What is said of compilation; of a level alone, as early versions took it, that."""
+    said = flags.get(COMPILATION, "{}")
+    if str(said).isdigit():
+        return {"level": int(said)}
     try:
-        passes = json.loads(str(said)).get("pass_config", {})
-        on = next(
-            (passes[name] for name in (FUSED, "enable_fi_allreduce_fusion") if name in passes), None
-        )
+        found = json.loads(str(said))
+        return {**found, "pass_config": {**found.get("pass_config", {})}}
     except (ValueError, TypeError, AttributeError):
         raise InputError(f"{COMPILATION} {said}: expected JSON") from None
-    return {} if on is None else {"reductions": "joined" if on else "apart"}
+
+
+def _graphs_means(flags: Flags, facts: Facts) -> Facts:
+    """Captured graphs, where compilation says which: none, or of passes up to a size."""
+    own = _compilation(flags)
+    mode = str(own.get("cudagraph_mode", "")).upper()
+    found: Facts = {}
+    if mode in ("NONE", "0") or own.get("use_cudagraph") is False or own.get("level") == 0:
+        found["execution"] = "eager"
+    sizes = own.get("cudagraph_capture_sizes") or [own.get("max_cudagraph_capture_size")]
+    if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes):
+        found["graph_limit"] = max(sizes)
+    return found
 
 
 QUANTIZED: dict[str | None, tuple[str, ...]] = {
     "fp8": ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"),
-    "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq", "gptq_marlin_24"),
+    "int4_wo": (
+        "awq_marlin",
+        "awq",
+        "gptq_marlin",
+        "gptq",
+        "gptq_marlin_24",
+        "gptq_bitblas",
+        "marlin",
+        "squeezellm",
+        "cpu_awq",
+        *NARROWS,
+    ),
     "int8_wo": ("experts_int8", "quark_int8", "tpu_int8", "int8_per_channel_weight_only"),
-    "nvfp4": ("modelopt_fp4",),
+    "nvfp4": ("modelopt_fp4", "petit_nvfp4"),
     "mxfp4": ("mxfp4",),
-    **OF_CHECKPOINT,
+    "mxfp8": ("modelopt_mxfp8", "mxfp8"),
+    None: (
+        *OF_CHECKPOINT[None],
+        "aqlm",
+        "bitblas",
+        "deepspeedfp",
+        "hqq",
+        "inc",
+        "ipex",
+        "moe_wna16",
+        "rtn",
+    ),
 }
-"""Data types of the weights, and vLLM's methods."""
+"""Data types of the weights, and vLLM's methods (model_executor/layers/quantization/__init__.py of
+0.4 to 0.11, from memory)."""
 
 ENTRIES: tuple[Entry, ...] = (
     Number("--tensor-parallel-size", "tp", absent=1, also=("--tp", "--tensor-parallel")),
@@ -122,7 +168,11 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     ALLREDUCE,
     Number("--gpu-memory-utilization", "memory_fraction"),
-    Number("--cuda-graph-sizes", "graph_limit", also=("--max-cudagraph-capture-size",)),
+    Largest(
+        "--cuda-graph-sizes",
+        "graph_limit",
+        also=("--max-cudagraph-capture-size", "--cudagraph-capture-sizes"),
+    ),
     Cases(
         ("scheduling",),
         (
@@ -166,6 +216,7 @@ ENTRIES: tuple[Entry, ...] = (
         fields=("offload",),
     ),
     Derived((COMPILATION,), _reductions_says, _reductions_means, fields=("reductions",)),
+    Derived((COMPILATION,), lambda facts: {}, _graphs_means),
     Derived(
         (GUESSES,),
         lambda facts: (
@@ -177,6 +228,7 @@ ENTRIES: tuple[Entry, ...] = (
         fields=("drafted",),
     ),
     APART,
+    RELEASED,
     LOAD,
 )
 
@@ -202,7 +254,19 @@ def _render(flags: Flags, facts: Facts) -> str:
 
 
 SHORT = {"--tp": "--tensor-parallel-size", "--q": "--quantization", "--sc": GUESSES,
-         "--cc": COMPILATION, "--max-num-seq": "--max-num-seqs"}  # fmt: skip
+         "--cc": COMPILATION, "--O": COMPILATION, "--max-num-seq": "--max-num-seqs",
+         "--ep": EXPERTS}  # fmt: skip
+OLD_GUESSES = "--num-speculative-tokens"
+"""Guesses, of which releases before 0.9 had a flag of their own."""
+
+READABLE = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+"""What vLLM's numbers may end with (engine/arg_utils.py: `human_readable_int`)."""
+
+
+def _plain(value: Any) -> Any:
+    """A value without such an ending."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", str(value).strip())
+    return int(float(match[1]) * READABLE[match[2]]) if match else value
 
 
 def _joined(flags: Flags) -> Flags:
@@ -215,18 +279,70 @@ def _joined(flags: Flags) -> Flags:
         name = SHORT.get(name, name)
         if dot and name in (GUESSES, COMPILATION, NGRAMS):
             parts.setdefault(name, {})[key.replace("-", "_")] = scalar(str(value))
+        elif level := re.fullmatch(r"--O([0-3])", flag):
+            parts.setdefault(COMPILATION, {})["level"] = int(level[1])
+        elif flag == OLD_GUESSES:
+            parts.setdefault(GUESSES, {})["num_speculative_tokens"] = value
         else:
-            found[SHORT.get(flag, flag)] = value
+            found[SHORT.get(flag, flag)] = _plain(value)
     for name, own in parts.items():
         whole = read_mapping_text(str(found.get(name, "{}"))) or {}
         found[name] = json.dumps({**whole, **nest(own)}, default=str)
     return found
 
 
+PROGRAMS = r"vllm|benchmark_(latency|throughput)\.py"
+IMAGES = r"vllm/vllm-openai|rocm/vllm|\bvllm(?===)"
+
+BENCHMARKS: tuple[tuple[str, Flags], ...] = (
+    (r"vllm bench throughput|benchmark_throughput\.py", {RATE: "inf"}),
+    (r"vllm bench latency|benchmark_latency\.py",
+     {BATCH: 8, "--input-len": 32, "--output-len": 128}),
+)  # fmt: skip
+"""What vLLM's offline benchmarks do unless told otherwise: all requests at once; a static batch
+(vllm/benchmarks/latency.py @ 00cae0753b: `add_cli_args`)."""
+
+
+def _of_file(flags: Flags, folder: Path, script: Script) -> Flags:
+    """With the options of the file that `--config` names, which flags count instead of
+    (vllm/utils/argparse_utils.py: `_pull_args_from_config`); one that is not there is left."""
+    config = flags.get("--config")
+    if not isinstance(config, str):
+        return flags
+    try:
+        mapping = read_mapping_text(named_text(config, folder, script, "the options")) or {}
+    except InputError:
+        return flags
+    own = {f"--{str(key).replace('_', '-')}": value for key, value in mapping.items()}
+    own = {key: json.dumps(v) if isinstance(v, dict) else v for key, v in own.items()}
+    return {**own, **{flag: value for flag, value in flags.items() if flag != "--config"}}
+
+
+SET = r"[\"']?\s*(?:=|:|,?\s*value:)\s*[\"']?"
+"""What stands between a variable of the environment and its value: in a shell, in compose files, in
+lists of Kubernetes."""
+
+
+def _environment(text: str) -> tuple[Flags, list[str]]:
+    """What variables say that flags say today, and what none does (vllm/envs.py of 0.8 to 0.11)."""
+    named = re.search(rf"VLLM_ALL2ALL_BACKEND{SET}(\w+)", text)
+    flags: Flags = {ALL_TO_ALL: named[1]} if named else {}
+    if re.search(rf"VLLM_USE_V1{SET}0\b", text):
+        return flags, ["VLLM_USE_V1=0: the engine of before 0.8, which --version 0.7.3 comes near"]
+    return flags, []
+
+
 def _parse(text: str, folder: Path) -> Source:
     script, apart = ROLES.taken(read_lines(text, folder, "vllm"))
-    found, notes = engine_flags(script, lambda command: "vllm" in command, "serve")
-    return Source(_joined(found | apart), notes)
+    belongs = re.compile(PROGRAMS).search
+    found, notes = engine_flags(script, lambda command: bool(belongs(command)), "serve")
+    found = _of_file(found, folder, script)
+    lines = "\n".join(" ".join(words) for words in script.commands)
+    for pattern, usual in BENCHMARKS:
+        if re.search(pattern, lines):
+            found = {**usual, **found}
+    usual, remarks = _environment(text)
+    return Source({**usual, **_joined(found | apart), **released(text, IMAGES)}, notes + remarks)
 
 
 VLLM = Dialect(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
+from predictor.catalog import load
+from predictor.serving import predict_inference
 from predictor.timing import RunParameters
+
+KNOWN = load("default")
 
 ROW = {
     "point_id": "a", "source": "s", "accelerator": "H100-SXM5-80GB", "gpus_per_node": 8,
@@ -47,6 +52,54 @@ def test_lengths_vary_as_a_column_says():
 def test_attention_replicas():
     plan = point(dp_attention="yes").request.plan
     assert (plan.tp, plan.dp, plan.ep, plan.gpus) == (1, 8, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("stated", "tp", "dp"),
+    [({"dp": 8}, 1, 8), ({"dp": 4}, 2, 4), ({"dp": 8, "dp_attention": 1}, 1, 8),
+     ({"tp": 2, "dp": 4}, 2, 4), ({"model": "llama3-70b", "dp": 8}, 8, 1)],
+)  # fmt: skip
+def test_replicas_among_all_ranks_of_a_stage(stated, tp, dp):
+    """`--tp 8 --dp 8` on eight accelerators is attention in eight replicas, of a mixture."""
+    plan = point(accelerator="H200-SXM-141GB", **stated).request.plan
+    assert (plan.tp, plan.dp, plan.gpus) == (tp, dp, 8)
+
+
+def test_readers_apart_leave_a_decoder_its_ranks():
+    plan = point(prefill_workers=2, prefill_tp=8, workers=1, dp=8, ep=8, num_gpus=24).request.plan
+    assert (plan.tp, plan.dp, plan.ep) == (1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "chips", "ranks"),
+    [("Trainium2-96GB", 16, 64), ("trn2", 16, 128), ("Inferentia2-32GB", 12, 24), ("TPU7x", 4, 8)],
+)
+def test_ranks_may_be_cores_of_the_accelerators_that_a_row_counts(accelerator, chips, ranks):
+    stated = {"model": "llama3-70b", "weights_precision": "bf16", "framework": "neuronx",
+              "gpus_per_node": chips, "batch": 1, "concurrency": None}  # fmt: skip
+    plan = point(accelerator=accelerator, num_gpus=chips, tp=ranks, **stated).request.plan
+    assert (plan.tp, plan.gpus) == (chips, chips)
+
+
+def test_a_cache_is_read_in_the_words_of_tables():
+    for said, kv in (("auto", "bf16"), ("FP8 (E4M3)", "fp8"), ("int4", "int4")):
+        assert point(kv_precision=said, framework="vllm").request.plan.kv == kv
+    found = inference_point({**ROW, "kv_precision": "strange"}, RunParameters())
+    assert isinstance(found, Skipped)
+    assert "kv_precision" in found.reason
+
+
+def test_clients_of_lmdeploy_are_clients_unless_a_batch_stands_beside_them():
+    assert point(framework="lmdeploy").kind == "serving"
+    assert point(framework="lmdeploy").request.plan.batch == 64
+    assert point(framework="lmdeploy", batch=64).kind == "static"
+
+
+def test_an_accelerator_without_a_form_is_the_catalogs_but_in_a_source_that_names_one():
+    stated = {"accelerator": "A100", "model": "llama2-70b", "weights_precision": "fp16"}
+    names = [point(source=source, **stated).request.cluster.accelerator.name
+             for source in ("elsewhere", "mlc_llm_perf_bench")]  # fmt: skip
+    assert names == ["A100-SXM4-80GB", "A100-PCIe-80GB"]
 
 
 def test_prompts_read_apart_are_one_decoder_and_its_share_of_readers():
@@ -231,3 +284,45 @@ def test_a_page_of_the_month_of_vllm_s_first_graphs_was_run_without():
 
     runs = [plan(published).execution for published in ("2023-12", "2024-01")]
     assert runs == ["eager", "graph"]
+
+
+def test_first_tokens_come_no_later_where_fewer_clients_than_replicas_send():
+    """Nobody waits for another where each has a replica of the attention to itself."""
+    made = [point(accelerator="H200-SXM-141GB", tp=1, dp=8, concurrency=clients).request
+            for clients in (1, 2, 8)]  # fmt: skip
+    first = [
+        float(np.max(predict_inference(one.model, one.cluster, one.plan, KNOWN).latencies.ttft))
+        for one in made
+    ]
+    assert first == pytest.approx([first[-1]] * 3, rel=0.02)
+
+
+def test_a_release_of_an_engine_that_is_not_named_is_nobodys():
+    """Scripts of a source know its engine's release, which a row without the engine has not."""
+    stated = {"source": "dstack_405b_h100_mi300x", "accelerator": "MI300X-192GB", "tp": 8,
+              "model": "llama3.1-405b", "batch": 8, "concurrency": None}  # fmt: skip
+    assert point(**stated, framework=None).request.plan.framework == "neutral"
+
+
+def test_sources_that_count_decoding_of_one_sequence_need_not_say_so():
+    stated = {"source": "mlc_llm_perf_bench", "accelerator": "RTX-4090-24GB", "num_gpus": 1,
+              "model": "llama2-7b", "tp": 1, "concurrency": None, "weights_precision": "int4",
+              "value": 100.0}  # fmt: skip
+    assert point(**stated).value == 0.01
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "name", "expected"),
+    [("itl_ms", 20.0, "tpot_s", 0.02), ("TPOT_ms", 20.0, "tpot_s", 0.02),
+     ("e2e_latency_ms", 1500.0, "e2e_s", 1.5), ("requests_per_min", 90.0, "requests_per_s", 1.5),
+     ("tokens/s/user", 50.0, "tpot_s", 0.02),
+     ("total_tokens_per_s_per_gpu", 300.0, "output_tokens_per_s", 8 * 300.0 * 500 / 1500)],
+)  # fmt: skip
+def test_what_is_measured_has_other_names_and_units(metric, value, name, expected):
+    found = point(accelerator="H200-SXM-141GB", metric=metric, value=value)
+    assert (found.metric, found.value) == (name, pytest.approx(expected))
+
+
+@pytest.mark.parametrize("told", ["V0.8.5", "v0.8.5", "(0.8.5)", "0.8.5.post1"])
+def test_a_release_is_read_however_it_is_written(told):
+    assert point(framework="vllm", framework_version=told).request.plan.era == "2025-04"

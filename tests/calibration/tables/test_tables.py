@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -235,3 +236,15 @@ def test_how_long_a_run_waited_is_of_all_its_threads(value: object, shown: str) 
     whole = check_runs(table.assign(waited=[None, 1.8]), "mine.csv")["waited"]
     assert np.isnan(whole[0])
     assert whole[1] == 1.8
+
+
+def test_cells_as_people_write_them() -> None:
+    """Lengths in thousands of 1,024 tokens; nothing, in words; all requests at once."""
+    table = pd.DataFrame(
+        {"input_len": ["8k", "1.5K", "1000"], "tp": ["n/a", "Unknown", "8"],
+         "request_rate": ["\u221e", "inf", "2"]}
+    )  # fmt: skip
+    found = check_runs(table, "mine.csv")
+    assert [*found["input_len"]] == [8192.0, 1536.0, 1000.0]
+    assert [*found["tp"].isna()] == [True, True, False]
+    assert [*found["request_rate"]] == [math.inf, math.inf, 2.0]

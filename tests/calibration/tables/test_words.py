@@ -34,6 +34,18 @@ from calibration.tables.words import (
         ("NVFP4", "nvfp4"),
         ("mixed", None),
         ("", None),
+        ("fp8-w8a8", "fp8"),
+        ("w8a8_block_fp8", "fp8_block"),
+        ("FP8 (128x128)", "fp8_block"),
+        ("INT8-SQ", "sq"),
+        ("q0f16", "fp16"),
+        ("ggml Q4_0", "int4_wo"),
+        ("Q5_0", "q5_k"),
+        ("3-bit", "exl2_3"),
+        ("IQ2_XXS", "exl2_2.5"),
+        ("FP6", "q6_k"),
+        ("16-bit", "fp16"),
+        ("1.58bit", None),
     ],
 )
 def test_weights(said: str, name: str | None) -> None:
@@ -44,6 +56,10 @@ def test_caches_hold_integers_as_they_are() -> None:
     assert [cached(said) for said in ("fp8_e5m2", "INT8", "fp16", "auto")] == [
         "fp8", "int8", "fp16", None,
     ]  # fmt: skip
+    assert [cached(said) for said in ("q8_0", "int4", "KV4", "NVFP4", "fp8_e4m3 (block)")] == [
+        "int8", "int4", "int4", "nvfp4", "fp8",
+    ]  # fmt: skip
+    assert cached("strange") == "strange"
 
 
 @pytest.mark.parametrize(

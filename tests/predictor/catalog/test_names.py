@@ -45,6 +45,12 @@ MODELS = {
     "Qwen3.8 2.4T": ("qwen3.8-2.4t-a95b", ""),
     "Megatron-Turing NLG": ("mt-nlg-530b", ""),
     "Command R+": ("command-r-plus-104b", ""),
+    "amd/Llama-3.1-405B-Instruct-FP8-KV": ("llama3.1-405b", "fp8"),
+    "amd/DeepSeek-R1-MXFP4-ASQ": ("deepseek-r1", "w4a16_mxfp4"),
+    "nvidia/DeepSeek-R1-0528-FP4-v2": ("deepseek-r1", "nvfp4"),
+    "mistralai/Codestral-22B-v0.1": ("mistral-small-22b", ""),
+    "microsoft/Phi-3-mini-128k-instruct": ("phi-3-mini", ""),
+    "Yi-34B-200K": ("yi-34b", ""),
 }
 
 
@@ -108,7 +114,10 @@ def test_a_catalog_name_itself_stays_as_the_catalog_has_it() -> None:
     ("name", "row", "stored"),
     [("llama3.1:8b-instruct-q4_K_M", "llama3.1-8b", "q4_k"),
      ("org/Qwen3-32B-GGUF:Q5_K_M", "qwen3-32b", "q5_k"), ("Qwen3-8B-Q8_0.gguf", "qwen3-8b", "q8_0"),
-     ("gemma-3-27b-it-Q3_K_S", "gemma3-27b", "q3_k")],
+     ("gemma-3-27b-it-Q3_K_S", "gemma3-27b", "q3_k"),
+     ("unsloth/Qwen3-32B-GGUF:UD-Q4_K_XL", "qwen3-32b", "q4_k"),
+     ("Qwen3-8B-IQ4_XS.gguf", "qwen3-8b", "q4_k"),
+     ("google/gemma-3-12b-it-qat-q4_0-gguf", "gemma3-12b", "int4_wo")],
 )  # fmt: skip
 def test_files_of_llama_cpp_say_how_they_are_stored(name: str, row: str, stored: str) -> None:
     """Bits of a weight: the file is as large as its data type says."""

@@ -269,8 +269,12 @@ def test_the_cache_is_as_the_file_says(
         assert old.plan.kv == "bf16"
         assert any("has no unit" in a.rule for a in old.assumed if a.field == "kv_precision")
     narrow = loaded(tmp_path, LLAMA_CONFIG, {**config, "kv_cache_quant_algo": "NVFP4"})
-    taken = served(narrow, kernels_only.run)
-    assert any("NVFP4 cache is not predicted" in a.rule for a in taken.assumed)
+    assert served(narrow, kernels_only.run).plan.kv == "nvfp4"
+    old = served(narrow, kernels_only.run, system="dgx-h100")
+    assert any("not nvfp4" in a.rule for a in old.assumed if a.field == "kv_precision")
+    other = loaded(tmp_path, LLAMA_CONFIG, {**config, "kv_cache_quant_algo": "FP6"})
+    taken = served(other, kernels_only.run)
+    assert any("FP6 cache is not predicted" in a.rule for a in taken.assumed)
 
 
 def test_training_says_that_narrow_weights_are_widened(

@@ -108,11 +108,20 @@ def test_what_divides_nothing_is_refused() -> None:
             {"gpus": 9, "pp": 2, "dp": 1},
             "gpus 9 is not a multiple of pp 2 x dp 1; nearest 8 and 10",
         ),
-        ({"gpus": 12}, "no tp and pp divide the heads"),
-        ({"gpus": 12, "dp": 2}, "no tp and pp divide the heads"),
+        ({"gpus": 131}, "no tp and pp divide the heads"),
+        ({"gpus": 1, "prefill_workers": 1}, "prefill_workers take 1 of 1 accelerators"),
+        ({"gpus": 262, "dp": 2}, "no tp and pp divide the heads"),
     ):
         with pytest.raises(InputError, match=words):
             possible(**values)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layout"), [(3, (1, 3)), (6, (2, 3)), (7, (1, 7)), (12, (4, 3)), (24, (8, 3))]
+)
+def test_odd_numbers_of_accelerators_are_stages(gpus: int, layout: tuple[int, int]) -> None:
+    """An engine on all of them, as wide as divides them; replicas of it where these are stated."""
+    assert possible(gpus=gpus) == possible(gpus=2 * gpus, dp=2) == [layout]
 
 
 @pytest.mark.parametrize("stated", [{}, {"expert_loads": "zipf:0.6"}, {"expert_load": 1.2}])

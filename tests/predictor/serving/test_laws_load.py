@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from predictor.serving.latency import _ahead
 from predictor.serving.prediction import _decoding, _load
 from tests.predictor.serving.counted import plan
 
@@ -66,3 +67,12 @@ def test_where_prompts_ride_along_no_more_decode_than_passes_have_begun() -> Non
     assert float(_load(plan(**{**own, "serving": 0.0}), MEMORY).sequences) > 18.0
     assert np.isinf(_decoding(plan(**{**own, "batching": "apart"})))
     assert np.isinf(_decoding(plan(**{**own, "prefill_workers": 1.0})))
+
+
+def test_fewer_clients_than_replicas_are_whole_requests() -> None:
+    """A mean prompt of a burst of less than one is that one; of three, read one after the other
+    behind the first, (1 + 3 + 3) / 3 have been read."""
+    work: Any = SimpleNamespace(chunk=600.0, new_tokens=600.0)
+    assert [float(_ahead(work, np.asarray(many))) for many in (0.125, 1.0, 3.0)] == [
+        1.0, 1.0, pytest.approx((1 + 2 * (1 + 0.5 * 3)) / 3),
+    ]  # fmt: skip

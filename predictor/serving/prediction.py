@@ -24,6 +24,7 @@ from predictor.serving.apart import (
     transfer_time,
     worker,
 )
+from predictor.serving.conserved import conserved
 from predictor.serving.encoding import encoding
 from predictor.serving.latency import Latencies, latencies
 from predictor.serving.meeting import replicas_met
@@ -210,7 +211,7 @@ def predict_inference(
                        divided=done_together(model, cluster, plan, calibration))  # fmt: skip
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
-    raw = latencies(work, own)
+    raw = conserved(work, own, latencies(work, own))
     sigma = sigmas(prompts, decoding, work, raw, own, calibration.serving.told(plan.named))
     terms = _breakdown(prompts, decoding, work, raw, own)
     found, terms = as_benchmarked(raw, terms, (model, cluster, plan), calibration.serving)

@@ -26,9 +26,9 @@ from predictor.serving.apart import (
 )
 from predictor.serving.conserved import conserved
 from predictor.serving.encoding import encoding
-from predictor.serving.latency import Latencies, latencies
+from predictor.serving.latency import Latencies, latencies, met_at_work
 from predictor.serving.meeting import replicas_met
-from predictor.serving.offload import riding_along, with_decoding, with_prompts
+from predictor.serving.offload import riding_along, some_alone, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.pass_times import (
@@ -203,8 +203,11 @@ def predict_inference(
     prompts, passes = _read(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     passing = plan.output_len / plan.tokens_per_pass / running * together
-    prompts = riding_along(prompts, decoding, plan, passing)
     work = _work(plan, load, together, passes, prompts, decoding)
+    if plan.offload != "none":
+        riding = riding_along(prompts, decoding, plan, passing)
+        prompts = some_alone(prompts, riding, model, plan, passes, 1.0 - met_at_work(work))
+        work = _work(plan, load, together, passes, prompts, decoding)
     work = replace(work, making=making(plan, float(model.layers)))
     if np.any(static < 1):
         work = replace(work, single=_one(model, cluster, plan, sequences, calibration),

@@ -190,23 +190,20 @@ def predict_inference(
     """
     plan = _placed(plan, cluster)
     own = calibration.serving.of(plan.framework, plan.era)
-    memory = serving_memory(model, cluster, plan, calibration.run)
-    load = _load(plan, memory)
+    load = _load(plan, memory := serving_memory(model, cluster, plan, calibration.run))
     static, running, sequences = load.static, load.running, load.sequences
     # While serving, prompts come as many as fill a pass.
-    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
-    together = np.where(static > 0, sequences, together)
+    full = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
+    together = np.where(static > 0, sequences, full)
     held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None
     if held is not None:
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
         together = np.where(apart(plan), most_read, together)
     prompts, passes = _read(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
-    passing = plan.output_len / plan.tokens_per_pass / running * together
     work = _work(plan, load, together, passes, prompts, decoding)
     if plan.offload != "none":
-        riding = riding_along(prompts, decoding, plan, passing)
-        prompts = some_alone(prompts, riding, model, plan, passes, 1.0 - met_at_work(work))
+        prompts = _streamed(model, plan, work, prompts, decoding)
         work = _work(plan, load, together, passes, prompts, decoding)
     work = replace(work, making=making(plan, float(model.layers)))
     if np.any(static < 1):
@@ -301,6 +298,14 @@ def _one(
         images = plan.tiles * plan.new_tokens / plan.input_len
         found = found.plus(encoding(model, cluster, plan, images, calibration))
     return replace(_device(found), passes=count)
+
+
+def _streamed(model: Model, plan: ServingPlan, work: Work, prompts: Pass, decoding: Pass) -> Pass:
+    """Passes over the prompts of `work` whose weights come from the host."""
+    each = plan.output_len / plan.tokens_per_pass / work.running * work.together
+    riding = riding_along(prompts, decoding, plan, each)
+    alone = 1.0 - met_at_work(work)
+    return some_alone(prompts, riding, model, plan, work.prompts.passes, alone)
 
 
 def _handed_over(

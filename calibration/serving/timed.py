@@ -16,6 +16,7 @@ from predictor.serving import (
     EXACT_STEPS,
     Latencies,
     Work,
+    conserved,
     latencies,
     predict_inference,
     spread_of,
@@ -106,7 +107,7 @@ def select(found: Timed, mask: Array | Mask) -> Timed:
 def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
     """What each point states, predicted; fields of `own` have one entry per point in their last
     dimension, as have the results."""
-    latency = latencies(found.work, own)
+    latency = conserved(found.work, own, latencies(found.work, own))
     rate = latency.requests_per_s * found.dp
     kinds = np.array([METRICS.index(point.metric) for point in found.points])
     pure = np.array([point.pure for point in found.points]) & unmoved(found.work)

@@ -209,7 +209,7 @@ POLICIES = {
 (utils/maxtext_utils.py, `get_save_and_offload_names`, @ e591f30c)."""
 
 
-METRICS = (
+RATES = (
     (r"tok(en)?s?/s(ec(ond)?)?/(gpu|device|chip|npu|card|accelerator)", "tokens_per_s_per_gpu"),
     (r"tok(en)?s?/s(ec(ond)?)?(?![/\w])", "tokens_per_s"),
     (r"(sample|sequence|seq)s?/s(ec(ond)?)?(?![/\w])", "samples_per_s"),
@@ -220,7 +220,7 @@ METRICS = (
     (r"(hw|hardware)tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "hw_tflops_per_gpu"),
     (r"(model)?tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "model_tflops_per_gpu"),
 )
-"""Words of a table and what was measured, the first that is found; blanks and underscores do not
+"""Words of a table of training and what was measured, the first that is found; blanks and underscores do not
 count, and 'per' is a stroke."""
 
 
@@ -229,7 +229,7 @@ def metric_of(said: object) -> str | None:
     stay as they are."""
     text = re.sub(r"[\s_]*(?:(?<![a-z])per(?![a-z])|/)[\s_]*", "/", str(said or "").strip().lower())
     text = re.sub(r"[\s_]", "", text)
-    found = next((name for words, name in METRICS if re.search(rf"(?<![a-z]){words}", text)), None)
+    found = next((name for words, name in RATES if re.search(rf"(?<![a-z]){words}", text)), None)
     return found or (str(said) if said is not None else None)
 
 

@@ -28,6 +28,7 @@ from predictor.training import (
     STEP_CATEGORIES,
     complete_training,
     distinct,
+    enforce_reach,
     inner_categories,
 )
 from predictor.variation import LOAD_KEYS, PACKED_FIELDS, PACKING_KEYS, load_of
@@ -365,6 +366,20 @@ def _routed(given: Given) -> list[Axis]:
     return [Axis("expert_load", ROUTED, load)]
 
 
+def _joined(given: Given, cluster: Cluster) -> Given:
+    """What is stated, of numbers of accelerators those that a network joins.
+
+    Raises InputError where it joins none of them.
+    """
+    if (asked := given.get("gpus")) is None:
+        return given
+    reach = float(cluster.tiers[-1].size)
+    enforce_reach(asked.low if isinstance(asked, Range) else min(map(float, asked)), cluster)
+    if isinstance(asked, Range):
+        return {**given, "gpus": replace(asked, high=min(asked.high, reach))}
+    return {**given, "gpus": tuple(one for one in asked if float(one) <= reach)}
+
+
 def space_of(
     model: Model,
     cluster: Cluster,
@@ -382,7 +397,7 @@ def space_of(
     """
     if dealt := [name for name in SEVERAL if fields.get(name) is not None]:
         raise InputError(f"{dealt[0]} is of a single plan: reckon predict train deals it out")
-    given = read_given(fields)
+    given = _joined(read_given(fields), cluster)
     for field in ("seq_len", "global_batch"):
         if field not in given or isinstance(given[field], Range):
             raise InputError(f"give --{field.replace('_', '-')} as a number or a list of numbers")

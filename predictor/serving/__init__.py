@@ -19,6 +19,7 @@ from predictor.serving.capacities import (
 from predictor.serving.checked import counts, served_instead, unchecked
 from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
 from predictor.serving.completion import ServingRequest, complete_serving
+from predictor.serving.conserved import conserved
 from predictor.serving.doubts import Mixture, mixture
 from predictor.serving.events import Served, serve
 from predictor.serving.fleet import FleetServed, FleetSettings, serve_fleet
@@ -70,6 +71,7 @@ __all__ = [
     "arrivals",
     "capacity",
     "complete_serving",
+    "conserved",
     "counts",
     "decode_pass",
     "decoding_taxes",

@@ -129,10 +129,21 @@ def served_instead(
 
 
 def as_served(closed: InferencePrediction, served: Served) -> InferencePrediction:
-    """A prediction with the mean latencies of requests that were served one by one; what they take
-    longer, or less, is part of what others add."""
-    old = closed.latencies
+    """A prediction with the mean latencies of requests that were served one by one.
+
+    What they take longer is part of what others add, what they take less first of that, then of
+    the wait, then of all the rest alike: no part is less than nothing.
+    """
+    old, parts = closed.latencies, dict(closed.breakdown)
     first, each, whole = (float(v.mean()) for v in (served.ttft, served.tpot, served.e2e))
-    found = replace(old, ttft=np.asarray(first), tpot=np.asarray(each), e2e=np.asarray(whole))
-    others = np.asarray(closed.breakdown["others"] + (whole - old.e2e))
-    return replace(closed, latencies=found, breakdown={**closed.breakdown, "others": others})
+    longer = whole - float(old.e2e)
+    for name in ("others", "queue"):
+        before = float(parts[name])
+        parts[name] = np.asarray(max(before + longer, 0.0))
+        longer -= float(parts[name]) - before
+    scale = whole / float(sum(parts.values()))
+    if longer < 0:
+        parts = {name: value * scale for name, value in parts.items()}
+    found = replace(old, ttft=np.asarray(first), tpot=np.asarray(each), e2e=np.asarray(whole),
+                    queue=np.minimum(old.queue, parts["queue"]))  # fmt: skip
+    return replace(closed, latencies=found, breakdown=parts)

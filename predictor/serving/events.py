@@ -321,7 +321,7 @@ class EngineRun:
             else:
                 reading[0] = one, left - piece, end
         if not many:
-            return 0, 0.0, work, read
+            return 0, 0.0, work if self.live else max(work, self.table.stream), read
         fresh = self.chunk - budget
         shown = cores - self.hiding.at(many, fresh)
         added = self.beside.at(many, fresh) + (shown if shown > 0.0 else 0.0)

@@ -212,7 +212,7 @@ def _reading(
     among = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
     opening, later = _opening(work), _later(work)
     idle = np.where(among, _in_burst(work, own, prompt, step), prompt)
-    mine, busy = np.where(among, _in_passes(work, own, prompt, burst), prompt), _busy(work)
+    mine, busy = np.where(among, _in_passes(work, own, prompt, burst), prompt), met_at_work(work)
     mine = busy * mine + (1.0 - busy) * prompt
     mine = later * idle + (1.0 - later) * mine
     each = alone / np.maximum(prompt, 1e-12)
@@ -362,10 +362,10 @@ def _residual(
     before, later = 0.5 * longer + np.asarray(work.overlapped), _later(work)
     waits = (0.5 * (every - 1.0) + (1.0 - 0.5 * later) * answers) * usual
     waits = waits + (1.0 - later) * _under_way(work, own, before, usual)
-    return np.asarray(_busy(work) * waits)
+    return np.asarray(met_at_work(work) * waits)
 
 
-def _busy(work: Work) -> Array:
+def met_at_work(work: Work) -> Array:
     """How often a request finds others at work. Those that arrive at random find the engine, and
     the replicas that it waits for, idle where none runs, whose number is Poisson's."""
     others = np.maximum(np.asarray(work.running) - 1.0, 0.0)

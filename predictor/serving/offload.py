@@ -98,6 +98,21 @@ def riding_along(prompts: Pass, decoding: Pass, plan: ServingPlan, each: Numeric
     return prompts.times(np.where(shared, left, 1.0))
 
 
+def some_alone(
+    prompts: Pass, riding: Pass, model: Model, plan: ServingPlan, passes: Numeric, alone: Numeric
+) -> Pass:
+    """Prompts of which a share finds nobody decoding, whose stream they could ride on.
+
+    riding   the same of those that do
+    passes   over prompts; `alone`: the share, 0..1
+    """
+    if plan.offload != "weights":
+        return prompts
+    by_itself = with_prompts(prompts, model, replace(plan, serving=0.0), passes)
+    share = np.where(np.asarray(plan.serving) > 0, alone, 0.0)
+    return riding.times(1.0 - share).plus(by_itself.times(share))
+
+
 def enforce_host(model: Model, plan: ServingPlan) -> None:
     """Raise InputError where the host's memory does not hold what one plan leaves there."""
     if plan.offload == "none":

@@ -24,10 +24,11 @@ from predictor.serving.apart import (
     transfer_time,
     worker,
 )
+from predictor.serving.conserved import conserved
 from predictor.serving.encoding import encoding
-from predictor.serving.latency import Latencies, latencies
+from predictor.serving.latency import Latencies, latencies, met_at_work
 from predictor.serving.meeting import replicas_met
-from predictor.serving.offload import riding_along, with_decoding, with_prompts
+from predictor.serving.offload import riding_along, some_alone, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.pass_times import (
@@ -191,28 +192,29 @@ def predict_inference(
     """
     plan = _placed(plan, cluster)
     own = calibration.serving.of(plan.framework, plan.era)
-    memory = serving_memory(model, cluster, plan, calibration.run)
-    load = _load(plan, memory)
+    load = _load(plan, memory := serving_memory(model, cluster, plan, calibration.run))
     static, running, sequences = load.static, load.running, load.sequences
     most = np.maximum(sequences, 1.0)  # whole prompts, where replicas are more
-    filling = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, most)
-    together = np.where(static > 0, most, filling)  # while serving, as many as fill a pass
+    # While serving, prompts come as many as fill a pass.
+    full = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, most)
+    together = np.where(static > 0, most, full)
     held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None
     if held is not None:
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
         together = np.where(apart(plan), most_read, together)
     prompts, passes = _read(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
-    passing = plan.output_len / plan.tokens_per_pass / running * together
-    prompts = riding_along(prompts, decoding, plan, passing)
     work = _work(plan, load, together, passes, prompts, decoding)
+    if plan.offload == "weights":
+        prompts = _streamed(model, plan, work, prompts, decoding)
+        work = _work(plan, load, together, passes, prompts, decoding)
     work = replace(work, making=making(plan, float(model.layers)))
     if np.any(static < 1):
         work = replace(work, single=_one(model, cluster, plan, sequences, calibration),
                        divided=done_together(model, cluster, plan, calibration))  # fmt: skip
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
-    raw = latencies(work, own)
+    raw = conserved(work, own, latencies(work, own))
     sigma = sigmas(prompts, decoding, work, raw, own, calibration.serving.told(plan.named))
     terms = _breakdown(prompts, decoding, work, raw, own)
     found, terms = as_benchmarked(raw, terms, (model, cluster, plan), calibration.serving)
@@ -300,6 +302,14 @@ def _one(
         images = plan.tiles * plan.new_tokens / plan.input_len
         found = found.plus(encoding(model, cluster, plan, images, calibration))
     return replace(_device(found), passes=count)
+
+
+def _streamed(model: Model, plan: ServingPlan, work: Work, prompts: Pass, decoding: Pass) -> Pass:
+    """Passes over the prompts of `work` whose weights come from the host."""
+    each = plan.output_len / plan.tokens_per_pass / work.running * work.together
+    riding = riding_along(prompts, decoding, plan, each)
+    alone = 1.0 - met_at_work(work)
+    return some_alone(prompts, riding, model, plan, work.prompts.passes, alone)
 
 
 def _handed_over(

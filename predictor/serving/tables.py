@@ -18,7 +18,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.meeting import replicas_met
-from predictor.serving.offload import with_decoding
+from predictor.serving.offload import stream_time, with_decoding
 from predictor.serving.parts import Pass
 from predictor.serving.pass_times import (
     DeviceTime,
@@ -62,6 +62,7 @@ class PassTable:
     pool                cached tokens that there is room for
     meeting, divided    replicas whose passes are as long as the longest of them, and the share of
                         what prompts take that they do together (`Work`)
+    stream              time of a pass over prompts alone at least, weights coming from the host [s]
     """
 
     running: list[float]
@@ -79,6 +80,7 @@ class PassTable:
     slack: list[list[float]] = field(default_factory=list)
     meeting: int = 1
     divided: float = 0.0
+    stream: float = 0.0
 
     def hiding(self) -> Lookup:
         """Of the time in which attention within prompts hides in a pass that decodes [s]."""
@@ -288,6 +290,7 @@ def pass_table(
     """
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
+    streams = plan.offload == "weights"
     given, made = longest or (float(plan.input_len), float(plan.output_len))
     most = max(float(np.minimum(plan.max_batch, plan.sequences)), 1.0)
     memory = serving_memory(model, cluster, plan, calibration.run)
@@ -329,6 +332,7 @@ def pass_table(
         own=own,
         meeting=round(float(replicas_met(plan, model.is_moe))),
         divided=float(done_together(model, cluster, plan, calibration)),
+        stream=float(own.communication * stream_time(model, plan)) if streams else 0.0,
     )
 
 

@@ -4,6 +4,7 @@ from predictor.training.completion import (
     TRAINED_LOAD,
     TrainingRequest,
     complete_training,
+    enforce_reach,
 )
 from predictor.training.dealt import Dealt, Share
 from predictor.training.decomposition import Parts, joined, parts, singles, stack, take
@@ -121,6 +122,7 @@ __all__ = [
     "delayed",
     "describe",
     "distinct",
+    "enforce_reach",
     "environment",
     "environment_of",
     "explain",

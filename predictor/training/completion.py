@@ -190,7 +190,7 @@ def complete_training(
     plan = _laid_out(filler, draft, habits, run, bool(unlike))
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
     filler.run(_planned(plan, model, habits))
-    _reachable(plan, cluster)
+    enforce_reach(int(plan.gpus), cluster)
     if strict:
         _consistent(plan, values, model)
     filler.run(_host(plan, cluster))
@@ -468,12 +468,13 @@ def _planned(plan: TrainingPlan, model: Model, habits: Habits) -> list[Default]:
     ]
 
 
-def _reachable(plan: TrainingPlan, cluster: Cluster) -> None:
+def enforce_reach(gpus: float, cluster: Cluster) -> None:
+    """Raise InputError where no network joins so many accelerators."""
     reach = cluster.tiers[-1].size
-    if int(plan.gpus) > reach:
+    if gpus > reach:
         raise InputError(
             f"{cluster.name} has no network beyond {reach:g} accelerators, the plan needs "
-            f"{int(plan.gpus)}; state one with --set inter_link_gbps=400"
+            f"{gpus:g}; state one with --set inter_link_gbps=400"
         )
 
 

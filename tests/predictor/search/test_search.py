@@ -388,3 +388,17 @@ def test_progress_grows_from_nothing_to_all() -> None:
     assert told == sorted(told)
     assert 0.0 <= told[0] < 0.5
     assert told[-1] == 1.0
+
+
+def test_no_plan_is_on_accelerators_that_no_network_joins():
+    """As a single plan of them is refused; of several numbers those within reach are tried."""
+    node = catalog.system("L40S-8x-PCIe")  # without adapters
+    model, run = catalog.model("gpt2-1.5b"), load("default").run
+    fixed = {"global_batch": 64, "seq_len": 1024, "tp": 1, "pp": 1}
+    for asked in (16, [16, 32], "9..64"):
+        with pytest.raises(InputError, match="no network beyond 8 accelerators"):
+            space_of(model, node, {**fixed, "gpus": asked}, run)
+    for asked, tried in (([4, 8, 16], {4, 8}), ("4..64", {4, 8}), ("2..64:2", {2, 4, 6, 8})):
+        space = space_of(model, node, {**fixed, "gpus": asked}, run)
+        found = {float(n) for block in space.blocks() for n in block.rows["gpus"]}
+        assert found == tried

@@ -144,3 +144,16 @@ def test_a_rate_beyond_the_most_is_told_by_closed_forms():
     far = predict_infer(MODEL, SYSTEM, {**ASKED, "rate": 1e4, "burstiness": 0.2})
     assert far.saturated
     assert far.instead is None
+
+
+@pytest.mark.parametrize("made", [1, 2, 4])
+def test_no_part_of_a_life_is_less_than_nothing(made):
+    """Quicker one by one than in closed form: less is waited, and no part takes negative time."""
+    found = predict_infer(
+        "qwen1.5-110b", "dgx-h200",
+        {"tp": 1, "dp": 8, "precision": "fp8", "input_len": 2000, "output_len": made, "rate": 0.5},
+    )  # fmt: skip
+    assert found.instead is not None
+    parts = {name: float(value) for name, value in found.breakdown.items()}
+    assert min(parts.values()) >= 0.0
+    assert sum(parts.values()) == pytest.approx(found.e2e.value)

@@ -16,6 +16,7 @@ from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving
 from predictor.serving.offload import attention_time, default_link, hosts_memory
 from predictor.serving.prediction import BREAKDOWN, predict_inference
+from predictor.serving.simulation import one_by_one
 from predictor.serving.tables import pass_table
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import ServingParameters
@@ -140,3 +141,18 @@ def test_a_prompt_hides_the_stream_of_the_weights_as_far_as_it_computes():
     assert float(streamed.latencies.ttft) == pytest.approx(float(bare.latencies.ttft), rel=1e-3)
     four = predict(**{**whole, "chunk": 8000.0})
     assert float(four.latencies.ttft) == pytest.approx(4 * stream, rel=1e-3)
+
+
+@pytest.mark.parametrize("input_len", [64.0, 32000.0])
+def test_a_prompt_that_meets_nobody_streams_the_weights(input_len):
+    """Alone, no pass decodes whose stream it could ride on: one client as a batch of one, closed
+    forms and requests one by one; of prompts that compute longer, that is what they take."""
+    given = {"batch": 1.0, "input_len": input_len, "chunk": 64000.0, "output_len": 2.0}
+    batch, client = predict(**given, serving=0.0), predict(**given)
+    expected = float(batch.latencies.ttft)
+    assert float(client.latencies.ttft) == pytest.approx(expected, rel=1e-3)
+    assert sum(client.breakdown[name] for name in BREAKDOWN) == pytest.approx(
+        float(client.latencies.e2e)
+    )
+    served = one_by_one(MODEL, CLUSTER, client.plan, CALIBRATION, 4, clients=1)
+    assert float(served.ttft.mean()) == pytest.approx(expected, rel=0.1)

@@ -287,7 +287,7 @@ def _with_script(stated: dict[str, Any], script: dict[str, Any]) -> dict[str, An
     """What a row states, and what it leaves to its source's script. A script may say to what
     activations are narrowed for weights in mxfp4, which rows do not."""
     narrowed = script.pop("activations", None) == "mxfp8"
-    if not all_engines()[str(stated["framework"])].releases:
+    if not all_engines()[str(stated.get("framework", "neutral"))].releases:
         script.pop("version", None)  # of an engine that the row does not name
     fields = {**script, **{name: value for name, value in stated.items() if value is not None}}
     if narrowed and fields.get("precision") == "w4a16_mxfp4":

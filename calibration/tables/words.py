@@ -220,8 +220,8 @@ RATES = (
     (r"(hw|hardware)tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "hw_tflops_per_gpu"),
     (r"(model)?tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "model_tflops_per_gpu"),
 )
-"""Words of a table of training and what was measured, the first that is found; blanks and underscores do not
-count, and 'per' is a stroke."""
+"""Words of a table of training and what was measured, the first that is found; blanks and
+underscores do not count, and 'per' is a stroke."""
 
 
 def metric_of(said: object) -> str | None:

@@ -26,13 +26,13 @@ from predictor.training.completion import (
     _loaded,
     _numbers,
     _planned,
-    _reachable,
     _replicated,
     _routed,
     _shape,
     _shown,
     _whole_replicas,
     complete_training,
+    enforce_reach,
 )
 from predictor.training.fitting import Recomputation
 from predictor.training.habits import INTERLEAVED, WHOLE, Habits
@@ -183,9 +183,9 @@ def test_experts_loads_are_of_mixtures() -> None:
 def test_a_machine_without_a_network_ends_where_its_links_do() -> None:
     node = replace(DGX, tiers=DGX.tiers[:1])
     reach = DGX.tiers[0].size
-    _reachable(replace(PLAN, tp=float(reach), pp=1.0, dp=1.0), node)
+    enforce_reach(replace(PLAN, tp=float(reach), pp=1.0, dp=1.0), node)
     with pytest.raises(InputError, match="has no network beyond 8"):
-        _reachable(replace(PLAN, tp=float(reach), pp=1.0, dp=2.0), node)
+        enforce_reach(replace(PLAN, tp=float(reach), pp=1.0, dp=2.0), node)
 
 
 @pytest.mark.parametrize(

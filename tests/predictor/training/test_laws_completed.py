@@ -183,9 +183,9 @@ def test_experts_loads_are_of_mixtures() -> None:
 def test_a_machine_without_a_network_ends_where_its_links_do() -> None:
     node = replace(DGX, tiers=DGX.tiers[:1])
     reach = DGX.tiers[0].size
-    enforce_reach(replace(PLAN, tp=float(reach), pp=1.0, dp=1.0), node)
+    enforce_reach(float(reach), node)
     with pytest.raises(InputError, match="has no network beyond 8"):
-        enforce_reach(replace(PLAN, tp=float(reach), pp=1.0, dp=2.0), node)
+        enforce_reach(2.0 * reach, node)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     experts: Numeric = 0.0
     if model.is_moe:
         dense = dense + model.moe_layers * mixture_parameters(model, plan.tp)
-        one = model.num_experts / plan.ep * expert_parameters(model, plan.etp)
+        one = np.ceil(model.num_experts / plan.ep) * expert_parameters(model, plan.etp)
         experts = model.moe_layers * one * WEIGHT_BYTES[plan.weights]
     words = model.vocab * model.embedding_width
     # First and last stage hold one of the two tables each; one stage alone holds both. Positions

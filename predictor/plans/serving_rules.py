@@ -54,7 +54,7 @@ def serving_rules(plan: ServingPlan, model: Model, vendor: str = "") -> list[Rul
             ("acceptance",),
         ),
         Rule(
-            np.asarray(plan.batch < plan.dp),
+            np.asarray((plan.batch < plan.dp) & (plan.serving < 1)),
             "batch {batch} is fewer sequences than the {dp} attention replicas",
             ("batch", "dp"),
         ),
@@ -104,8 +104,8 @@ def _block_rules(plan: ServingPlan, model: Model) -> list[Rule]:
     if model.is_moe:
         found += [
             Rule(
-                not_multiple(model.num_experts, plan.ep),
-                f"ep {{ep}} does not divide the {model.num_experts} experts of {model.name}",
+                np.asarray(plan.ep > model.num_experts),  # those of some ranks may be one more
+                f"ep {{ep}} is more ranks than the {model.num_experts} experts of {model.name}",
                 ("ep",),
             ),
             Rule(

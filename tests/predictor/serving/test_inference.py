@@ -304,6 +304,22 @@ def test_impossible_requests_are_refused(fields, message):
         request(**fields)
 
 
+def test_fewer_clients_than_replicas_and_experts_that_do_not_divide_are_served():
+    """Some replicas wait, some ranks have one expert more: of 256, 72 ranks have four at most."""
+    asked = {"model": "deepseek-v3", "system": "gb200-nvl72", "tp": 1, "dp": 72, "precision": "fp8"}
+    few = request(**asked, ep=72, concurrency=8)
+    assert (float(few.plan.dp), float(few.plan.ep)) == (72.0, 72.0)
+    dividing = request(**asked, ep=72, concurrency=144)
+    model = catalog.model("deepseek-v3")
+    spread = float(weight_bytes(model, few.plan))
+    assert spread == float(weight_bytes(model, dividing.plan))
+    even = replace(model, num_experts=288)  # and 32 more columns of each router
+    routers = 32 * 7168 * 58
+    assert float(weight_bytes(even, few.plan)) - spread == pytest.approx(routers, rel=1e-9)
+    with pytest.raises(InputError, match="ep 288 is more ranks than the 256 experts"):
+        request(**{**asked, "dp": 288, "gpus": 288, "system": "dgx-h100"}, ep=288, concurrency=288)
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"input_len": 0}, {"output_len": -1}, {"concurrency": 0}, {"precision": "q3"}, {"batc": 1}],

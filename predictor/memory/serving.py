@@ -161,16 +161,18 @@ def _pass_bytes(model: Model, plan: ServingPlan, sequences: Numeric) -> tuple[Nu
 
     sequences   of one replica at a time
 
-    An engine that takes a share of the device measures what the largest pass that it may ever run
-    leaves before it takes the rest for its cache, however short prompts are (vLLM: `profile_run`
-    of vllm/worker/model_runner.py of 0.2 to 0.7, vllm/v1/worker/gpu_model_runner.py since).
+    A server holds room for the largest pass that it may ever run, however short prompts are and
+    however few clients it has: it measures what that leaves before it takes the rest for its cache
+    (vLLM: `profile_run` of vllm/worker/model_runner.py of 0.2 to 0.7, vllm/v1/worker/
+    gpu_model_runner.py since; Text Generation Inference warms up with `max_batch_prefill_tokens`,
+    TensorRT-LLM builds its engine for `max_num_tokens`).
     """
-    half = ELEMENT_BYTES[plan.half]
-    tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
-    if plan.pool == "total":
-        tokens = np.asarray(plan.chunk, float)
+    half, serving = ELEMENT_BYTES[plan.half], np.asarray(plan.serving) > 0
+    largest = serving | (plan.pool == "total")
+    tokens = np.where(largest, plan.chunk, np.minimum(plan.chunk, sequences * plan.new_tokens))
     activations = half * tokens * _widest(model, plan.tp)
-    logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
+    drawn = np.where(serving, plan.max_batch, np.minimum(sequences, plan.max_batch))
+    logits = (half + WIDE_LOGIT) * drawn * model.vocab / plan.tp
     return activations, logits
 
 

@@ -304,13 +304,13 @@ def served(**fields: object) -> ServingPlan:
 
 def test_what_a_served_model_takes() -> None:
     """Weights of 16 bits; of one pass the residual, a norm's outcome, what the first product and
-    the activation put out; logits of 16 and 32 bits; keys and values of two of four heads for
-    every token."""
+    the activation put out; logits of 16 and 32 bits of as many sequences as there may be; keys and
+    values of two of four heads for every token."""
     found = serving_memory(DENSE, NODE, served(), RUN)
     weights = 2 * (L * LAYER + 2 * V * H / TP + H)
     assert float(found.classes["weights"]) == exact(weights)
     states = 2 * 4096 * (2 * H + 3 * FFN / TP)
-    logits = (2 + 4) * 40 * V / TP
+    logits = (2 + 4) * 64 * V / TP
     assert float(found.classes["activations"]) == exact(states + logits)
     assert float(found.classes["runtime"]) == 1.5e9
     token = L * 2 * 2 * KV / TP * D
@@ -335,6 +335,17 @@ def test_few_tokens_take_few_activations_and_replicas_add_up() -> None:
         serving_memory(DENSE, NODE, served(dp=dp, batch=2.0 * dp), RUN) for dp in (1.0, 2.0)
     )
     assert float(two.sequences) == 2 * float(one.sequences)
+
+
+@pytest.mark.parametrize("pool", ["free", "total"])
+def test_a_server_holds_room_for_its_largest_pass_whoever_comes(pool: str) -> None:
+    """So that more clients never find less of a cache, and get fewer tokens."""
+    one, many = (
+        serving_memory(DENSE, NODE, served(batch=batch, input_len=100.0, pool=pool), RUN)
+        for batch in (1.0, 500.0)
+    )
+    assert float(one.classes["activations"]) == float(many.classes["activations"])
+    assert float(one.sequences) == float(many.sequences)
 
 
 def test_stages_have_whole_layers_and_one_table_each() -> None:
@@ -380,7 +391,7 @@ def test_experts_of_a_served_mixture() -> None:
     assert float(found.classes["weights"]) == exact(layers + 2 * (2 * V * H / 8 + H))
     # Widest: three copies of a token, with what lies between the two products.
     states = 2 * 4096 * (4 * H + 2 * TOP * (2 * H + 3 * INNER) / 8)
-    logits = 6 * 40 * V / 8
+    logits = 6 * 64 * V / 8
     assert float(found.classes["activations"]) == exact(states + logits)
 
 

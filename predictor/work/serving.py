@@ -380,14 +380,14 @@ def pass_collectives(
     found: list[Collective] = []
     for one, many in parts(model, tokens, last):
         found += _layer_collectives(one, plan, many)
-    found.append(_collective("embedding.reduce", "allreduce", "tp", whole, 1.0))
-    found.append(_collective("head.gather", "allgather", "tp", size * rows * model.vocab, 1.0))
-    found.append(_collective("pipeline", "p2p", "pp", whole / plan.tp, plan.pp - 1.0))
+    found.append(_collective("embedding.reduce", "allreduce", "tp", whole, 1.0, 1.0))
+    found.append(_collective("head.gather", "allgather", "tp", size * rows * model.vocab, 1.0, 1.0))
+    found.append(_collective("pipeline", "p2p", "pp", whole / plan.tp, plan.pp - 1.0, 1.0))
     return found
 
 
 def _collective(
-    name: str, op: str, group: str, size: Numeric, count: Numeric, copies: float = 1.0
+    name: str, op: str, group: str, size: Numeric, count: Numeric, copies: float
 ) -> Collective:
     return Collective(name, op, "forward", "pass", group, size, count, copies=copies)
 

@@ -47,10 +47,9 @@ def test_rows_are_read_as_if_nobody_had_named_the_engine(tmp_path: Path) -> None
 
 
 def test_rows_that_are_read_otherwise_without_their_engine_say_nothing(tmp_path: Path) -> None:
-    """LMDeploy's benchmark calls a batch its concurrency; rows of no engine are hidden already."""
-    for fields in ({"framework": "lmdeploy"}, {"request_rate": 4.0}):
-        path = table(tmp_path, **fields)
-        assert hidden_points([path], RunParameters(), UNNAMED_SPREAD) == []
+    """Requests at a rate are served one by one, whose loads no fit of a concurrency has."""
+    path = table(tmp_path, request_rate=4.0)
+    assert hidden_points([path], RunParameters(), UNNAMED_SPREAD) == []
 
 
 def test_rows_are_read_as_if_nobody_had_said_in_what_the_weights_are(tmp_path: Path) -> None:

@@ -121,10 +121,8 @@ def enforce_host(model: Model, plan: ServingPlan) -> None:
     if plan.offload == "ngrams":
         if not model.ngram_layers:
             raise InputError(f"offload ngrams: {model.name} has no tables of n-grams")
-        what, need = (
-            "tables of n-grams",
-            table_bytes(model, plan.weights) * float(plan.gpus / plan.tp),
-        )
+        copies = float(plan.gpus / plan.tp)  # one for the ranks that divide it
+        what, need = "tables of n-grams", table_bytes(model, plan.weights) * copies
     if float(plan.host_memory) < need:
         raise InputError(
             f"host_memory_gb {float(plan.host_memory) / 1e9:g} is less than the {what} of "

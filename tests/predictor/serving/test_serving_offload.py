@@ -130,6 +130,24 @@ def test_hosts_are_completed_or_asked_for():
         request(host_memory_gb=64)
 
 
+def test_tables_of_ngrams_alone_lie_with_the_host():
+    """203 GB for each four ranks that divide them; decoding waits for nothing else."""
+    asked = {"model": "deepseek-v4.1-flash", "accelerator": "B200-SXM-180GB", "offload": "ngrams"}
+    one = request(**asked, gpus=4, tp=4, host_memory_gb=210, batch=8)
+    assert float(one.plan.host_link) == default_link(one.cluster.accelerator)
+    with pytest.raises(InputError, match="210 is less than the tables of n-grams of deepseek-v4"):
+        request(**asked, gpus=8, tp=4, dp=2, host_memory_gb=210, batch=8)
+    with pytest.raises(InputError, match="offload ngrams: llama3-8b has no tables of n-grams"):
+        request(model="llama3-8b", offload="ngrams", batch=8)
+    here, there = (
+        predict_inference(one.model, one.cluster, replace(one.plan, offload=o), CALIBRATION)
+        for o in ("none", "ngrams")
+    )
+    assert float(there.breakdown["host_transfer"]) == 0
+    assert float(there.latencies.tpot) == pytest.approx(float(here.latencies.tpot), rel=1e-3)
+    assert float(there.memory.sequences) > float(here.memory.sequences)
+
+
 def test_a_prompt_hides_the_stream_of_the_weights_as_far_as_it_computes():
     """One alone: each of its passes takes as long as the stream, or as its arithmetic."""
     stream = float(weight_bytes(MODEL, predict().plan)) / 25e9

@@ -119,6 +119,19 @@ def test_options_of_vllm_by_dotted_names() -> None:
     assert read_launch("vllm", fused).fields["reductions"] == "joined"
 
 
+def test_vllms_line_says_where_tables_of_ngrams_lie() -> None:
+    line = "vllm serve deepseek-ai/DeepSeek-V4.1-Flash --tensor-parallel-size 4 "
+    host = "--engram-config '{\"cpu_offload\": true}'"
+    for said in (host, "--engram-config.cpu_offload true"):
+        launch = read_launch("vllm", line + said)
+        assert launch.fields["offload"] == "ngrams"
+        assert not launch.unknown
+    for said in ("", "--engram-config '{\"cpu_offload\": false}'"):
+        assert "offload" not in read_launch("vllm", line + said).fields
+    with pytest.raises(InputError, match="--engram-config cpu: expected JSON"):
+        read_launch("vllm", line + "--engram-config cpu")
+
+
 def test_what_the_name_says_counts_where_modelopt_leaves_it_to_the_checkpoint() -> None:
     line = "vllm serve nvidia/Qwen3-8B-{} --quantization modelopt"
     for word, kind in (("NVFP4", "nvfp4"), ("FP8", "fp8")):

@@ -81,19 +81,9 @@ class Network:
     def place(self, group: str) -> Span:
         """Where a group lies."""
         if group not in self.places:
-            self.places[group] = self._through(span(self.ranks[group], self.cluster))
+            place = span(self.ranks[group], self.cluster)
+            self.places[group] = through(place, self.cluster, self.adapters)
         return self.places[group]
-
-    def _through(self, place: Span) -> Span:
-        """A place whose traffic between nodes goes through the adapters that carry any, of one for
-        each accelerator of a node."""
-        share = np.fmin(self.adapters / self.cluster.accelerators_per_node, 1.0)
-        if np.all(share >= 1.0):
-            return place
-        between = [link_class(level.link) == "scale-out" for level in self.cluster.tiers]
-        share = np.where(np.array(between)[place.tier.astype(int)], share, 1.0)
-        rates = {name: getattr(place, name) * share for name in ("ring", "own", "pair")}
-        return replace(place, **rates)
 
     def exchange(
         self,
@@ -138,3 +128,15 @@ class Network:
         tiers = self.cluster.tiers
         outer = (place.tier == len(tiers) - 1) & (len(tiers) > 1)
         return np.where(outer, crowd.size / crowd.below, 1.0)
+
+
+def through(place: Span, cluster: Cluster, adapters: Numeric) -> Span:
+    """A place whose traffic between nodes goes through the adapters that carry any, of one for
+    each accelerator of a node (NaN: all)."""
+    share = np.fmin(adapters / cluster.accelerators_per_node, 1.0)
+    if np.all(share >= 1.0):
+        return place
+    between = [link_class(level.link) == "scale-out" for level in cluster.tiers]
+    share = np.where(np.array(between)[place.tier.astype(int)], share, 1.0)
+    rates = {name: getattr(place, name) * share for name in ("ring", "own", "pair")}
+    return replace(place, **rates)

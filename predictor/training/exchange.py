@@ -10,7 +10,7 @@ from dataclasses import field
 import numpy as np
 
 from predictor.arrays import Array, Numeric, filled
-from predictor.hardware import Cluster, link_class
+from predictor.hardware import Cluster, adapters_of, link_class
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass, replace
 from predictor.timing import Calibration, Span, collective_time, hop_time, span
@@ -131,12 +131,19 @@ class Network:
 
 
 def through(place: Span, cluster: Cluster, adapters: Numeric) -> Span:
-    """A place whose traffic between nodes goes through the adapters that carry any, of one for
-    each accelerator of a node (NaN: all)."""
-    share = np.fmin(adapters / cluster.accelerators_per_node, 1.0)
-    if np.all(share >= 1.0):
+    """A place whose traffic between nodes goes through the adapters that carry any, of those that
+    a node has (`adapters_of`; NaN: all)."""
+    if np.all(np.isnan(adapters)):
         return place
-    between = [link_class(level.link) == "scale-out" for level in cluster.tiers]
-    share = np.where(np.array(between)[place.tier.astype(int)], share, 1.0)
-    rates = {name: getattr(place, name) * share for name in ("ring", "own", "pair")}
+    node = cluster.accelerators_per_node
+    share = [
+        np.fmin(
+            adapters / adapters_of(level.link, float(np.max(level.bandwidth)) * node, node), 1.0
+        )
+        if link_class(level.link) == "scale-out"
+        else np.ones_like(adapters)
+        for level in cluster.tiers
+    ]
+    chosen = np.choose(place.tier.astype(int), share)
+    rates = {name: getattr(place, name) * chosen for name in ("ring", "own", "pair")}
     return replace(place, **rates)

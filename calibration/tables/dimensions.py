@@ -52,12 +52,12 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
         merged.pop(key, None)
     family = str(cell(row, "family") or merged.get("family") or "")
     if not known:
+        catalog.refuse_not_read(base_name(name), family)
         text = f"{family} {name}".lower()
         merged = {**_style(text, merged, str(cell(row, "framework") or "")), **merged}
     assumed = tuple(_derive(merged, family, name, cell(row, "params_b")))
     missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
     if missing:
-        catalog.refuse_not_read(base_name(name))
         raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
     merged["name"] = name
     return catalog.model(merged), assumed

@@ -474,3 +474,24 @@ def test_machines_whose_limit_nobody_states_are_doubtful() -> None:
     assert names == {f"titan_mxfp8_r{i}_a" for i in range(1, 5)} | {
         f"torchao_b200_r{i}_a" for i in range(1, 6)
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "has"),
+    [
+        ("bert-large", None, "an encoder only"),
+        ("BERT 3.9B", None, "an encoder only"),
+        ("own", "T5", "an encoder and a decoder"),
+        ("Switch-C", "moe", "an encoder and a decoder"),
+        ("Mamba2-2.7B", None, "no attention at all"),
+        ("RWKV-7-2.9B", None, "linear attention alone"),
+    ],
+)
+def test_stated_dimensions_make_no_decoder_of_another_model(
+    name: str, family: str | None, has: str
+) -> None:
+    sizes = {"layers": 24, "hidden": 1024, "heads": 16, "ffn_hidden": 4096, "vocab": 30528}
+    with pytest.raises(InputError, match=f"is not predicted: it has {has}"):
+        model_of({**sizes, "model": name, "family": family})
+    assert model_of({**sizes, "model": "own", "family": "gpt"}).layers == 24
+    assert model_of({**sizes, "model": "nemotron-h-8b"}).mamba_layers > 0

@@ -60,7 +60,29 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
     if missing:
         raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
     merged["name"] = name
-    return catalog.model(merged), assumed
+    found = catalog.model(merged)
+    _agrees(found, known, cell(row, "params_b"))
+    return found, assumed
+
+
+CONTRADICTED, UNITS = 2.0, 100.0
+"""Parameters that a row states over those of its model, or the other way round, from which on it is
+another model; and from which on they are counted in other units than billions."""
+
+
+def _agrees(model: Model, known: Mapping[str, Any], params_b: float | None) -> None:
+    """Raise InputError where a row states other parameters than its model has: all of them, those
+    that a token touches, or those of the catalog's entry that it is a part of."""
+    if not params_b:
+        return
+    whole = [catalog.model(known)] if known else []
+    counts = [n for one in (model, *whole) for n in (one.parameters, one.active_parameters)]
+    off = min(max(n / (1e9 * params_b), 1e9 * params_b / n) for n in counts)
+    if CONTRADICTED < off < UNITS:
+        has = f"{model.parameters / 1e9:.3g}"
+        raise InputError(
+            f"the row contradicts itself: params_b {params_b:g}, and {model.name} has {has}"
+        )
 
 
 INTERLEAVED = (

@@ -157,7 +157,7 @@ def test_ranks_share_sequences_that_are_fewer_than_replicas() -> None:
     few = {"tp": 1.0, "pp": 1.0, "global_batch": 16.0, "cp": None}
     plan = point(**few).request.plan
     assert (plan.cp, plan.dp, plan.micro_batches) == (4, 16, 1)
-    assert point(**few, dp=64.0).request.plan.dp == 64
+    assert isinstance(made(**few, dp=64.0), Skipped)
     assert point(**{**few, "cp": 8.0}).request.plan.dp == 8
 
 
@@ -495,3 +495,40 @@ def test_stated_dimensions_make_no_decoder_of_another_model(
         model_of({**sizes, "model": name, "family": family})
     assert model_of({**sizes, "model": "own", "family": "gpt"}).layers == 24
     assert model_of({**sizes, "model": "nemotron-h-8b"}).mamba_layers > 0
+
+
+LLAMA = {
+    "point_id": "a", "source": "s", "model": "llama3-8b", "accelerator": "H100-SXM5-80GB",
+    "num_gpus": 64.0, "tp": 1.0, "pp": 1.0, "dp": 64.0, "global_batch": 64.0, "seq_len": 4096.0,
+    "metric": "step_time_s", "value": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"global_batch": 16.0}, "global batch 16 is less than dp 64"),
+        ({"micro_batch": 2.0}, "global batch 64 is less than dp 64 x micro-batch 2"),
+        ({"params_b": 70.0}, "params_b 70, and llama3-8b has 8.03"),
+        ({"model": "mixtral-8x7b", "params_b": 3.0}, "params_b 3, and mixtral-8x7b has 46.7"),
+    ],
+)
+def test_rows_that_contradict_themselves_are_told(more: dict[str, object], reason: str) -> None:
+    found = point_of({**LLAMA, **more}, RunParameters())
+    assert isinstance(found, Skipped)
+    assert found.reason == f"the row contradicts itself: {reason}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"dp": None, "global_batch": 16.0},  # ranks that share a sequence
+        {"micro_batch": 1.0},
+        {"params_b": 8.0},
+        {"params_b": 8030.0},  # millions
+        {"model": "mixtral-8x7b", "params_b": 13.0},  # those that a token touches
+        {"model": "llama3-70b-4layers", "params_b": 70.0},  # those of the whole model
+    ],
+)
+def test_rows_that_agree_are_taken(more: dict[str, object]) -> None:
+    assert isinstance(point_of({**LLAMA, **more}, RunParameters()), Point)

@@ -116,6 +116,7 @@ SCALE_UP = (
     "rocemesh",
     "unifiedbus",
     "hccs",
+    "xelink",
 )
 
 

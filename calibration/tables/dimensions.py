@@ -161,6 +161,8 @@ def _derive(
         yield fill("ffn_hidden", 4 * hidden, "4 x hidden, as GPT-3 and its kin")
     if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
         yield fill("vocab", GPT3_VOCAB, "GPT-3's, padded")
+    if "vocab" not in merged and all(merged.get(key) for key in ("layers", "hidden")):
+        yield fill("vocab", *_usual_vocab(name, family))
     if hidden and not merged.get("heads"):
         keys = int(merged.get("kv_heads") or 1)
         sizes = [d for d in range(32, 257) if hidden % d == 0 and hidden // d % keys == 0]
@@ -180,6 +182,25 @@ def _derive(
             rest = one.parameters - per_layer
             layers = max(round((1e9 * float(params_b) - rest) / per_layer), 1)
             yield fill("layers", layers, "from the parameters stated")
+
+
+USUAL_VOCAB = 32000
+"""Words of Llama and Llama 2, Mistral and what followed them."""
+
+
+def _usual_vocab(*told: str) -> tuple[int, str]:
+    """Words of a model that states none, and the rule: as many as most of the catalog's have whose
+    names begin as its name does, or its family."""
+    for text in told:
+        found = re.match(r"[a-z]+[0-9.]*", text.lower())
+        if found is None:
+            continue
+        called = re.compile(re.escape(found[0]) + "(?![0-9.a-z])")
+        rows = catalog.rows("models").items()
+        alike = [int(row["vocab"]) for name, row in rows if called.match(name)]
+        if alike:
+            return max(alike, key=alike.count), f"most models that are called {found[0]}"
+    return USUAL_VOCAB, "Llama 2's"
 
 
 EXPERTS_NEED = ("hidden", "vocab", "heads", "layers", "top_k")

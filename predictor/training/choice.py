@@ -169,7 +169,7 @@ def price(draft: Draft, plan: TrainingPlan) -> float:
     rest = float((model.parameters - own) / (plan.tp * plan.pp) / gathered.ring)
     own = own / float(plan.ep * plan.etp * plan.pp * experts.ring)
     gathers = (2.0 if plan.reshard else 1.0) * sharding.weights * float(plan.gather_bytes)
-    reduces = 0.0 if plan.reduce_last else float(plan.reduce_bytes)
+    reduces = 0.0 if plan.reduce_last or plan.frozen else float(plan.reduce_bytes)
     for size, hides in ((gathers, plan.param_overlap), (reduces, plan.grad_overlap)):
         shown += 0.0 if hides else size * (rest + own)
         hidden += size * (rest + own) if hides else 0.0

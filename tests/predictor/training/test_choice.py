@@ -99,6 +99,8 @@ def test_a_price_by_hand(again: str) -> None:
     reduced = replace(plan, reduce_bytes=4.0)
     assert price(draft, reduced) == pytest.approx(moved / computed)
     assert price(draft, shown) == pytest.approx(passes + moved / computed)
+    tuned = replace(shown, trained="lora")  # gathers, and sums of adapters alone
+    assert price(draft, tuned) == pytest.approx(passes + moved / 2 / computed)
     assert price(draft, replace(plan, sharding="zero1")) == pytest.approx(passes)
     several = replace(plan, micro_batch=64.0, global_batch=4096.0)
     assert price(draft, several) == pytest.approx(passes)

@@ -52,15 +52,37 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
         merged.pop(key, None)
     family = str(cell(row, "family") or merged.get("family") or "")
     if not known:
+        catalog.refuse_not_read(base_name(name), family)
         text = f"{family} {name}".lower()
         merged = {**_style(text, merged, str(cell(row, "framework") or "")), **merged}
     assumed = tuple(_derive(merged, family, name, cell(row, "params_b")))
     missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
     if missing:
-        catalog.refuse_not_read(base_name(name))
         raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
     merged["name"] = name
-    return catalog.model(merged), assumed
+    found = catalog.model(merged)
+    _agrees(found, known, cell(row, "params_b"))
+    return found, assumed
+
+
+CONTRADICTED, UNITS = 2.0, 100.0
+"""Parameters that a row states over those of its model, or the other way round, from which on it is
+another model; and from which on they are counted in other units than billions."""
+
+
+def _agrees(model: Model, known: Mapping[str, Any], params_b: float | None) -> None:
+    """Raise InputError where a row states other parameters than its model has: all of them, those
+    that a token touches, or those of the catalog's entry that it is a part of."""
+    if not params_b:
+        return
+    whole = [catalog.model(known)] if known else []
+    counts = [n for one in (model, *whole) for n in (one.parameters, one.active_parameters)]
+    off = min(max(n / (1e9 * params_b), 1e9 * params_b / n) for n in counts)
+    if CONTRADICTED < off < UNITS:
+        has = f"{model.parameters / 1e9:.3g}"
+        raise InputError(
+            f"the row contradicts itself: params_b {params_b:g}, and {model.name} has {has}"
+        )
 
 
 INTERLEAVED = (
@@ -139,6 +161,8 @@ def _derive(
         yield fill("ffn_hidden", 4 * hidden, "4 x hidden, as GPT-3 and its kin")
     if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
         yield fill("vocab", GPT3_VOCAB, "GPT-3's, padded")
+    if "vocab" not in merged and all(merged.get(key) for key in ("layers", "hidden")):
+        yield fill("vocab", *_usual_vocab(name, family))
     if hidden and not merged.get("heads"):
         keys = int(merged.get("kv_heads") or 1)
         sizes = [d for d in range(32, 257) if hidden % d == 0 and hidden // d % keys == 0]
@@ -158,6 +182,25 @@ def _derive(
             rest = one.parameters - per_layer
             layers = max(round((1e9 * float(params_b) - rest) / per_layer), 1)
             yield fill("layers", layers, "from the parameters stated")
+
+
+USUAL_VOCAB = 32000
+"""Words of Llama and Llama 2, Mistral and what followed them."""
+
+
+def _usual_vocab(*told: str) -> tuple[int, str]:
+    """Words of a model that states none, and the rule: as many as most of the catalog's have whose
+    names begin as its name does, or its family."""
+    for text in told:
+        found = re.match(r"[a-z]+[0-9.]*", text.lower())
+        if found is None:
+            continue
+        called = re.compile(re.escape(found[0]) + "(?![0-9.a-z])")
+        rows = catalog.rows("models").items()
+        alike = [int(row["vocab"]) for name, row in rows if called.match(name)]
+        if alike:
+            return max(alike, key=alike.count), f"most models that are called {found[0]}"
+    return USUAL_VOCAB, "Llama 2's"
 
 
 EXPERTS_NEED = ("hidden", "vocab", "heads", "layers", "top_k")

@@ -213,6 +213,16 @@ def _at_once(fields: Mapping[str, Any]) -> int | None:
     return own * tp if known and own * tp * dp == batch else own
 
 
+def _agree(row: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    """Raise InputError where a row states more replicas than it has sequences for."""
+    dp, batch, each = cell(row, "dp"), fields["global_batch"], fields["micro_batch"] or 1
+    if not all(isinstance(one, int | float) for one in (dp, batch, each)):
+        return
+    if dp and batch and batch < dp * max(each, 1):
+        told = f"dp {dp} x micro-batch {each}" if fields["micro_batch"] else f"dp {dp}"
+        raise InputError(f"the row contradicts itself: global batch {batch} is less than {told}")
+
+
 def _divided(fields: Mapping[str, Any]) -> int | None:
     """Ranks that divide experts, as stated; no more than a stage has, whatever a row says."""
     gpus, pp, ep = (fields[name] for name in ("gpus", "pp", "ep"))
@@ -267,6 +277,7 @@ def _request(
         if adapters[0].lower() == "qlora" and not quantized:
             fields["frozen_precision"] = fields.get("frozen_precision") or "nf4"
     fields["micro_batch"] = _at_once(fields)
+    _agree(row, fields)
     fields |= conventions.usual_size(row, fields, model)
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")

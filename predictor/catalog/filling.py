@@ -123,6 +123,12 @@ class Filler:
             self.assumed.append(Assumption(field, value, rule))
         return self.values[field]
 
+    def refill(self, field: str, value: Any, rule: str) -> None:
+        """Take another value and rule of a field that nobody gave."""
+        self.values[field] = value
+        self.assumed = [one for one in self.assumed if one.field != field]
+        self.assumed.append(Assumption(field, value, rule))
+
     def run(self, defaults: Iterable[Default]) -> None:
         """Fill by rules, in their order: the first that holds for an open field fills it."""
         for default in defaults:

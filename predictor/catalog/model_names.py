@@ -251,9 +251,13 @@ def read_model_name(name: str) -> ModelName | None:
     return _read(name, tables.data_dir())
 
 
-def refuse_not_read(name: str) -> None:
+def refuse_not_read(name: str, family: str = "") -> None:
     """Raise InputError for the name of a model whose architecture is not predicted, with what it
-    has."""
+    has; or for one whose family, or a word of whose name, says so."""
+    said = {*parts(name.rsplit("/", 1)[-1]), *parts(family)}
+    for kind, told in words()["not_read_words"].items():
+        if said & set(told):
+            raise InputError(f"model {name!r} is not predicted: it has {NOT_READ[kind]}")
     bare = _loose(_bare(_stored(parts(name.rsplit("/", 1)[-1]), "")[2]))
     for kind, names in words()["not_read"].items():
         if set(bare) & {_loose(_bare(parts(one)))[0] for one in names}:

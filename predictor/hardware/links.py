@@ -116,6 +116,7 @@ SCALE_UP = (
     "rocemesh",
     "unifiedbus",
     "hccs",
+    "xelink",
 )
 
 
@@ -134,6 +135,30 @@ def link_class(link: str) -> str:
     if family == "gloo":
         return "host"
     return "scale-up" if family in SCALE_UP else "scale-out"
+
+
+PORTS = {
+    "infiniband-edr": 12.5e9, "infiniband-hdr": 25e9, "infiniband-ndr": 50e9,
+    "infiniband-xdr": 100e9, "infiniband-gdr": 200e9, "slingshot": 25e9,
+}  # fmt: skip
+"""What one adapter of a network between nodes carries each way [bytes/s]
+(`data/technology/networks.csv`)."""
+
+PORT = 12.5e9
+"""The same where the network does not say: 100 Gb/s, of Omni-Path, of EFA up to p5's cards, and the
+least of what nodes of accelerators have had since 2018."""
+
+
+def adapters_of(link: str, node: float, most: float) -> float:
+    """Network adapters of a node, as many as carry its traffic: p3dn's 12.5 GB/s is one of 100 Gb/s
+    for eight accelerators, DGX-1V's 50 are four.
+
+    link   between nodes
+    node   rate of all traffic of a node to others, each way [bytes/s]
+    most   as many as are told apart: one for each accelerator
+    """
+    several = round(node / PORTS.get(link, PORT))
+    return float(min(max(several, 1), most))
 
 
 USUAL_HOP = 4e-6

@@ -38,6 +38,7 @@ from predictor.power import Conditions
 from predictor.precision import PEAK, PRECISIONS
 from predictor.records import dataclass
 from predictor.timing import RunParameters
+from predictor.training.choice import laid_out, micro_batch, undivided
 from predictor.training.fitting import (
     CHUNKS,
     LEAST_SHARDED,
@@ -46,9 +47,7 @@ from predictor.training.fitting import (
     Recomputation,
     again_share,
     chunks,
-    first_fit,
-    layouts,
-    most_at_once,
+    inside,
     recomputations,
 )
 from predictor.training.fleet import Reserve
@@ -183,7 +182,7 @@ def complete_training(
     filler.run(_shape(values, model, habits.whole and not strict))  # what ran did fit
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
-    filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
+    filler.run([_usual_load(model, habits), *_numbers(values)])
     along = habits.settings.get("etp") == AS_LAYERS
     draft = Draft(model, cluster, values, habits.split, not strict, along, habits.whole)
     full_layers(filler, model)
@@ -261,12 +260,17 @@ def _laid_out(
     dealt   whether stages or replicas take unequal shares
     """
     values = filler.values
-    layout, again = first_fit(draft, layouts(draft), recomputations(draft, habits.recompute), run)
-    filler.run(_fitted(layout, again, habits))
+    options = recomputations(draft, habits.recompute)
+    layout, again, divided = laid_out(draft, options, run, undivided(filler.assumed, habits))
+    for name, value in divided.items():
+        filler.refill(name, value, "ranks that divide the state so that it fits, at the least cost")
+    filler.run(_fitted(layout))
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
     if "micro_batch" not in values:
-        filler.run([_at_once(draft, habits, layout, again, run, dealt)])
+        again, at_once = micro_batch(draft, habits, layout, again, options, run, dealt)
+        filler.run([at_once])
+    filler.run(_again(again, habits, again in options))
     if "vpp" not in values:
         filler.run(_interleaved(draft.model, values, habits))
     return draft.plan(layout, again)
@@ -362,17 +366,15 @@ def _usual_load(model: Model, habits: Habits) -> Default:
     return Default("expert_load", TRAINED_LOAD, trained, when=model.is_moe)
 
 
-def _numbers(values: Mapping[str, Any], cluster: Cluster) -> list[Default]:
+def _numbers(values: Mapping[str, Any]) -> list[Default]:
     precision = values["precision"]
     recipe, rule = PRECISIONS[precision], f"precision {precision}"
-    hybrid = values.get("sharding") == "hsdp"
     return [
         Default("weight_bytes", recipe.weight, rule),
         Default("optimizer_bytes", recipe.optimizer, rule),
         Default("gradient_bytes", 4.0, "gradients accumulate in fp32"),
         Default("reduce_bytes", 4.0, "gradients are reduced in fp32"),
         Default("gather_bytes", recipe.weight, rule),
-        Default("dp_shard", cluster.accelerators_per_node, "shard inside the node", when=hybrid),
     ]
 
 
@@ -383,31 +385,8 @@ def _interleaved(model: Model, values: Mapping[str, Any], habits: Habits) -> lis
     return [*folded, Default("vpp", 1, "no interleaving unless asked for")]
 
 
-def _at_once(
-    draft: Draft,
-    habits: Habits,
-    layout: Layout,
-    again: Recomputation,
-    run: RunParameters,
-    dealt: bool,
-) -> Default:
-    """Sequences of a micro-batch; one where stages or replicas are dealt unequal shares."""
-    if dealt:
-        return Default("micro_batch", 1, "one sequence where shares are unequal")
-    if layout[1] > 1 and not habits.whole:
-        return Default("micro_batch", 1, "one sequence in a pipeline unless stated")
-    whole, rule = whole_micro_batch(draft.values)
-    most = most_at_once(draft, layout, again, run, whole) or (whole if habits.whole else 1)
-    fits = "the most of a rank's sequences that fit in memory together"
-    return Default("micro_batch", most, rule if habits.whole and most == whole else fits)
-
-
-def _fitted(layout: Layout, again: Recomputation, habits: Habits) -> list[Default]:
+def _fitted(layout: Layout) -> list[Default]:
     fits = "what fits and costs least, tp inside the node and no narrower than 2,048"
-    first = "none, selective or full: first that fits"
-    usual = f"default of {habits.label}" if habits.recompute != FIT else first
-    modules = "attention core, or the latents' up-projections"
-    share = "fewest eighths of the layers that fit"
     return [
         Default("tp", layout[0], fits),
         Default("pp", layout[1], fits),
@@ -418,7 +397,18 @@ def _fitted(layout: Layout, again: Recomputation, habits: Habits) -> list[Defaul
             when=layout[2] > 1,
         ),
         Default("cp", 1, "no context parallelism unless asked for"),
-        Default("recompute", again.kind, usual),
+    ]
+
+
+def _again(again: Recomputation, habits: Habits, usual: bool) -> list[Default]:
+    """usual: whether the framework's habit is to compute this again."""
+    rule = "none, selective or full: first that fits, or what costs least with its micro-batch"
+    if habits.recompute != FIT:
+        rule = f"default of {habits.label}" if usual else "whole layers: nothing less fits"
+    modules = "attention core, or the latents' up-projections"
+    share = "fewest eighths of the layers that fit"
+    return [
+        Default("recompute", again.kind, rule),
         Default("recompute_modules", again.modules, modules, when=again.kind == "selective"),
         Default("recompute_share", again.share, share, when=again.kind == "full"),
     ]
@@ -446,12 +436,13 @@ def _fewest(values: Mapping[str, Any]) -> int:
 def _replicated(draft: Draft, habits: Habits) -> list[Default]:
     values = draft.values
     ranks, split = _replica(values), draft.sequence_parallel(values["tp"])
+    replicas = values["gpus"] // ranks if "gpus" in values else _fewest(values)
+    node = draft.cluster.accelerators_per_node
+    shards = inside(node, values["tp"], values["cp"], values.get("dp", replicas))
+    hybrid = values["sharding"] == "hsdp"
     return [
-        Default(
-            "dp",
-            values["gpus"] // ranks if "gpus" in values else _fewest(values),
-            "gpus / (tp x pp x cp)",
-        ),
+        Default("dp", replicas, "gpus / (tp x pp x cp)"),
+        Default("dp_shard", shards, "shard inside the node", when=hybrid),
         Default("sequence_parallel", split, f"default of {habits.label}"),
     ]
 

@@ -10,7 +10,7 @@ from dataclasses import field
 import numpy as np
 
 from predictor.arrays import Array, Numeric, filled
-from predictor.hardware import Cluster, link_class
+from predictor.hardware import Cluster, adapters_of, link_class
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass, replace
 from predictor.timing import Calibration, Span, collective_time, hop_time, span
@@ -81,19 +81,9 @@ class Network:
     def place(self, group: str) -> Span:
         """Where a group lies."""
         if group not in self.places:
-            self.places[group] = self._through(span(self.ranks[group], self.cluster))
+            place = span(self.ranks[group], self.cluster)
+            self.places[group] = through(place, self.cluster, self.adapters)
         return self.places[group]
-
-    def _through(self, place: Span) -> Span:
-        """A place whose traffic between nodes goes through the adapters that carry any, of one for
-        each accelerator of a node."""
-        share = np.fmin(self.adapters / self.cluster.accelerators_per_node, 1.0)
-        if np.all(share >= 1.0):
-            return place
-        between = [link_class(level.link) == "scale-out" for level in self.cluster.tiers]
-        share = np.where(np.array(between)[place.tier.astype(int)], share, 1.0)
-        rates = {name: getattr(place, name) * share for name in ("ring", "own", "pair")}
-        return replace(place, **rates)
 
     def exchange(
         self,
@@ -138,3 +128,22 @@ class Network:
         tiers = self.cluster.tiers
         outer = (place.tier == len(tiers) - 1) & (len(tiers) > 1)
         return np.where(outer, crowd.size / crowd.below, 1.0)
+
+
+def through(place: Span, cluster: Cluster, adapters: Numeric) -> Span:
+    """A place whose traffic between nodes goes through the adapters that carry any, of those that
+    a node has (`adapters_of`; NaN: all)."""
+    if np.all(np.isnan(adapters)):
+        return place
+    node = cluster.accelerators_per_node
+    share = [
+        np.fmin(
+            adapters / adapters_of(level.link, float(np.max(level.bandwidth)) * node, node), 1.0
+        )
+        if link_class(level.link) == "scale-out"
+        else np.ones_like(adapters)
+        for level in cluster.tiers
+    ]
+    chosen = np.choose(place.tier.astype(int), share)
+    rates = {name: getattr(place, name) * chosen for name in ("ring", "own", "pair")}
+    return replace(place, **rates)

@@ -147,6 +147,8 @@ class Draft:
             for name in (*CATEGORY_FIELDS, *NUMBERS)
             if name in values and name not in ("recompute", "recompute_modules")
         }
+        if values["sharding"] == "hsdp" and "dp_shard" not in values:
+            taken["dp_shard"] = float(inside(self.cluster.accelerators_per_node, tp, cp, dp))
         ep, etp = _experts(self, tp, ranks // pp * dp)
         return TrainingPlan(
             tp=float(tp),
@@ -180,10 +182,10 @@ def layouts(draft: Draft) -> list[Layout]:
     found = whole or [one for one in found if draft.published and _batch_suffices(values, *one)]
     if not found:
         raise _undivided(draft.model, values)
-    return [layout for layout in found if _shares_experts(values, *layout)] or found
+    return [layout for layout in found if shares_experts(values, *layout)] or found
 
 
-def _shares_experts(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool:
+def shares_experts(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool:
     """Whether the ranks of a stage can share experts as stated."""
     gpus = values.get("gpus")
     ranks = tp * cp * values.get("dp", 1) if gpus is None else gpus // pp
@@ -372,7 +374,7 @@ def chunks(model: Model, values: Mapping[str, Any]) -> int:
     several = values["global_batch"] // (values["dp"] * values["micro_batch"])
     if pp == 1 or several % pp:
         return 1
-    return max(d for d in _divisors(own) if d <= CHUNKS)
+    return max(d for d in divisors(own) if d <= CHUNKS)
 
 
 def most_at_once(
@@ -384,15 +386,26 @@ def most_at_once(
     share = int(one.global_batch) // int(one.dp)
     if share < 2:
         return 1
-    tried = [several for several in _divisors(share) if several <= whole]
+    tried = [several for several in divisors(share) if several <= whole]
     batch = stack([draft.plan(layout, again, several) for several in tried])
     peaks = memory(draft.model, batch, run).peak
     fits = np.flatnonzero(np.asarray(peaks <= draft.capacity))
     return tried[int(fits[-1])] if fits.size else 0
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """All of a number, rising."""
     return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def inside(node: int, tp: int, cp: int, dp: int) -> int:
+    """Data-parallel ranks that share one copy of the state inside a node: as many as lie in one
+    beside tensor and context parallelism, of those that share out the replicas.
+
+    HYBRID_SHARD is "FULL_SHARD within a node, and replicate parameters across nodes" (PyTorch,
+    torch/distributed/fsdp/api.py, ShardingStrategy).
+    """
+    return max(d for d in divisors(int(dp)) if d == 1 or d * tp * cp <= node)
 
 
 def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -439,7 +452,7 @@ def _stages(model: Model) -> list[int]:
     """Numbers of stages: those that divide the layers, and powers of two with two layers a stage
     and more."""
     powers = {2**i for i in range(20) if 2 ** (i + 1) <= model.layers}
-    return sorted(powers | set(_divisors(model.layers)))
+    return sorted(powers | set(divisors(model.layers)))
 
 
 def _batch_divides(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool:
@@ -470,6 +483,6 @@ def _experts(draft: Draft, tp: int, ranks: int) -> tuple[int, int]:
     as_layers = draft.experts_split or "ep" in values
     etp = int(values.get("etp", tp if as_layers and ranks % (several * tp) == 0 else 1))
     reach = ranks if SHARDINGS[values["sharding"]].weights else scale_up(draft.cluster)
-    shared = _divisors(math.gcd(model.num_experts, max(ranks // etp, 1)))
+    shared = divisors(math.gcd(model.num_experts, max(ranks // etp, 1)))
     near = max(d for d in shared if d == 1 or d * etp <= reach)
     return int(values.get("ep", near)), etp

@@ -326,3 +326,32 @@ def test_sockets_and_kinds_of_memory_are_guessed_by_people(written: str, known: 
 def test_a_socket_that_may_be_two_is_asked_for() -> None:
     with pytest.raises(InputError, match="V100-SXM2-32GB, V100-SXM3-32GB"):
         catalog.accelerator("V100-SXM-32GB")
+
+
+@pytest.mark.parametrize(
+    ("written", "system", "row", "gib"),
+    [
+        ("Max 1550", "Aurora", "PVC-Max1550-128GB", 128),
+        ("Intel Data Center GPU Max 1550", "Aurora", "PVC-Max1550-128GB", 128),
+        ("Ponte Vecchio", "Aurora", "PVC-Max1550-128GB", 128),
+        ("Rubin Ultra", "VR300-NVL144", "Rubin-Ultra-1024GB", 1024),
+        ("Ascend 910B1", "Atlas-800T-A2-B1", "Ascend-910B1-64GB", 64),
+    ],
+)
+def test_a_name_means_the_whole_device(written: str, system: str, row: str, gib: int) -> None:
+    found = catalog.system(written)
+    assert (found.name, found.accelerator.name) == (system, row)
+    assert float(found.accelerator.memory) == pytest.approx(gib * 2.0**30)
+
+
+def test_one_stack_of_a_device_is_half_of_it() -> None:
+    whole, half = (catalog.accelerator(f"PVC-Max1550-{n}") for n in ("128GB", "tile-64GB"))
+    for name in ("bf16", "fp32", "int8"):
+        assert float(whole.peak[name]) == pytest.approx(2 * float(half.peak[name]), rel=0.01)
+    assert float(whole.bandwidth) == pytest.approx(2 * float(half.bandwidth), rel=0.01)
+    assert whole.sms == 2 * half.sms
+
+
+@pytest.mark.parametrize(("name", "billions"), [("nemotron-h-47b", 46.8), ("nemotron-h-4b", 4.49)])
+def test_pruned_hybrids_have_their_parameters(name: str, billions: float) -> None:
+    assert catalog.model(name).parameters / 1e9 == pytest.approx(billions, rel=0.01)

@@ -9,6 +9,7 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
+from predictor.hardware import adapters_of
 from predictor.plans.training import TrainingPlan
 from predictor.timing import Span
 from predictor.training.exchange import EVERYONE, Network
@@ -32,6 +33,32 @@ def test_rates_between_nodes_are_those_of_the_adapters_that_are_used(plan: Make)
             found = place(made[count])
             assert float(found.ring) == pytest.approx(float(usual.ring) * share, rel=1e-12)
             assert float(found.own) == pytest.approx(float(usual.own) * share, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("link", "each", "node", "count"),
+    [
+        ("infiniband-ndr", 50e9, 8, 8),
+        ("infiniband-edr", 6.25e9, 8, 4),  # DGX-1V
+        ("efa", 1.5625e9, 8, 1),  # p3dn: one of 100 Gb/s for eight
+        ("efa1", 6.25e9, 8, 4),  # p4d
+        ("efa2", 50e9, 8, 8),  # p5 has 32: no more are told apart than accelerators
+        ("ethernet", 0.2e9, 4, 1),
+    ],
+)
+def test_adapters_of_a_node_are_what_its_traffic_takes(
+    link: str, each: float, node: int, count: int
+) -> None:
+    assert adapters_of(link, each * node, node) == count
+
+
+def test_one_adapter_of_one_is_all_of_them(plan: Make) -> None:
+    """On p3dn nothing is lost by a plan that uses one; on p4d three of four are."""
+    made = {n: plan(tp=1.0, pp=1.0, dp=32.0, adapters=n) for n in (1.0, np.nan)}
+    for name, share in (("aws-p3dn.24xlarge", 1.0), ("aws-p4d.24xlarge", 0.25)):
+        cluster = catalog.system(name)
+        one, all_ = (Network.of(made[n], cluster, NONE).place(EVERYONE).ring for n in made)
+        assert float(one) == pytest.approx(share * float(all_))
 
 
 def test_inside_a_node_they_change_nothing(plan: Make) -> None:

@@ -18,8 +18,9 @@ from predictor.memory import memory
 from predictor.plans import FIT
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
+from predictor.training.choice import micro_batch
 from predictor.training.completion import (
-    _at_once,
+    _again,
     _fewest,
     _fitted,
     _interleaved,
@@ -34,7 +35,7 @@ from predictor.training.completion import (
     complete_training,
     enforce_reach,
 )
-from predictor.training.fitting import Recomputation
+from predictor.training.fitting import Recomputation, inside
 from predictor.training.habits import INTERLEAVED, WHOLE, Habits
 from predictor.variation import load_of
 from tests.predictor.dense import dense
@@ -71,8 +72,8 @@ def test_a_layout_by_itself_has_as_many_replicas_as_its_experts_need(ep: int, et
 
 @pytest.mark.parametrize("gpus", [12, 24, 48, 60])
 def test_replicas_are_what_accelerators_divide_into(gpus: int) -> None:
-    values = {"tp": 2, "pp": 3, "cp": 2, "gpus": gpus}
-    draft: Any = SimpleNamespace(values=values, sequence_parallel=lambda tp: tp > 1)
+    values = {"tp": 2, "pp": 3, "cp": 2, "gpus": gpus, "sharding": "none"}
+    draft: Any = SimpleNamespace(values=values, sequence_parallel=lambda tp: tp > 1, cluster=DGX)
     _whole_replicas(values)
     told = filled(_replicated(draft, habits()))
     assert told == {"dp": gpus // 12, "sequence_parallel": True}
@@ -111,14 +112,24 @@ def test_schedules_bring_their_chunks_and_their_overlap() -> None:
     assert told(at_once=True) == {"micro_batch": 8}
 
 
-@pytest.mark.parametrize(("sharding", "inside"), [("hsdp", 8), ("fsdp", None), ("zero1", None)])
-def test_hybrid_sharding_is_inside_a_node(sharding: str, inside: int | None) -> None:
-    values = {"precision": "bf16", "sharding": sharding}
-    told = filled(_numbers(values, DGX))
-    assert told.get("dp_shard") == inside
+@pytest.mark.parametrize("sharding", ["hsdp", "fsdp", "zero1"])
+def test_adam_of_16_bits_has_its_sizes_however_it_is_shared(sharding: str) -> None:
+    told = filled(_numbers({"precision": "bf16", "sharding": sharding}))
     # Adam of 16-bit training: 2 bytes of a weight, 4 of a gradient, 12 of master and moments.
     assert (told["weight_bytes"], told["gradient_bytes"], told["optimizer_bytes"]) == (2, 4, 12)
     assert (told["reduce_bytes"], told["gather_bytes"]) == (4, 2)
+
+
+@pytest.mark.parametrize(("tp", "cp", "dp", "found"), [(1, 1, 16, 8), (2, 1, 16, 4), (2, 2, 16, 2),
+                                                       (1, 1, 12, 6), (16, 1, 4, 1)])  # fmt: skip
+def test_hybrid_sharding_is_inside_a_node(tp: int, cp: int, dp: int, found: int) -> None:
+    """Shards of a node of eight beside what else divides its ranks, of whole shares of replicas."""
+    assert inside(8, tp, cp, dp) == found
+    values = {"tp": tp, "pp": 1, "cp": cp, "dp": dp, "sharding": "hsdp"}
+    draft: Any = SimpleNamespace(values=values, sequence_parallel=bool, cluster=DGX)
+    assert filled(_replicated(draft, habits()))["dp_shard"] == found
+    values["sharding"] = "fsdp"
+    assert "dp_shard" not in filled(_replicated(draft, habits()))
 
 
 def test_chunks_are_of_those_who_interleave() -> None:
@@ -132,17 +143,19 @@ def test_chunks_are_of_those_who_interleave() -> None:
 
 def test_unequal_shares_and_pipelines_take_one_sequence_at_once() -> None:
     draft: Any = SimpleNamespace(values={"gpus": 8, "global_batch": 64})
-    dealt = _at_once(draft, habits(micro_batch=WHOLE), (1, 1, 1), NOTHING, RUN, True)
-    piped = _at_once(draft, habits(), (2, 2, 1), NOTHING, RUN, False)
-    assert (dealt.value, piped.value) == (1, 1)
+    rest: Any = (NOTHING, [NOTHING], RUN)
+    same, dealt = micro_batch(draft, habits(micro_batch=WHOLE), (1, 1, 1), *rest, True)
+    kept, piped = micro_batch(draft, habits(), (2, 2, 1), *rest, False)
+    assert (dealt.value, piped.value, same, kept) == (1, 1, NOTHING, NOTHING)
     assert dealt.rule != piped.rule
 
 
 def test_a_layout_is_told_by_its_numbers() -> None:
     again = Recomputation("full", 0.5, "mlp")
-    told = filled(_fitted((2, 3, 4), again, habits()))
+    told = filled([*_fitted((2, 3, 4)), *_again(again, habits(), True)])
     assert told == {"tp": 2, "pp": 3, "cp": 4, "recompute": "full", "recompute_share": 0.5}
-    alone = _fitted((8, 1, 1), Recomputation("selective", 1.0, "mlp"), habits("selective"))
+    part = Recomputation("selective", 1.0, "mlp")
+    alone = [*_fitted((8, 1, 1)), *_again(part, habits("selective"), True)]
     assert filled(alone) == {
         "tp": 8, "pp": 1, "cp": 1, "recompute": "selective", "recompute_modules": "mlp"
     }  # fmt: skip

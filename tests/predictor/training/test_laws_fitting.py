@@ -29,22 +29,22 @@ from predictor.training.fitting import (
     _avoided,
     _batch_divides,
     _context,
-    _divisors,
     _experts,
     _layouts,
     _price,
     _repeated,
     _shared,
-    _shares_experts,
     _stages,
     _starved,
     _undivided,
     again_share,
     chunks,
+    divisors,
     first_fit,
     layouts,
     most_at_once,
     recomputations,
+    shares_experts,
 )
 from tests.predictor.dense import dense
 
@@ -179,7 +179,7 @@ def test_ranks_are_narrow_below_two_thousand_columns_and_pipelines_starve_below_
 def test_stages_divide_the_layers_or_are_powers_of_two() -> None:
     assert _stages(DENSE) == [1, 2, 3, 4, 6, 12]
     assert _stages(replace(DENSE, layers=10)) == [1, 2, 4, 5, 10]
-    assert _divisors(12) == [1, 2, 3, 4, 6, 12]
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
 
 
 def test_layouts_are_in_the_order_in_which_they_are_tried() -> None:
@@ -372,4 +372,4 @@ def test_ranks_of_a_stage_share_experts_where_they_divide_into_whole_sets(
     stated: dict[str, int], can: bool
 ) -> None:
     """Four of each replica, on two stages."""
-    assert _shares_experts(stated, 4, 2, 1) is can
+    assert shares_experts(stated, 4, 2, 1) is can

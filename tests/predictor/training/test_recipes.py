@@ -233,12 +233,13 @@ def test_checkpoints_are_switched_on_where_nothing_fits_without(framework: str) 
 def test_whoever_takes_all_sequences_at_once_says_where_they_do_not_fit() -> None:
     fields = {"framework": "fms-fsdp", "gpus": 128, "seq_len": 4096, "model": "llama2-7b"}
 
-    def said(batch: int) -> tuple[float, str]:
+    def said(batch: int) -> tuple[float, str, str]:
         found = complete(**fields, system="dgx-a100-80gb", global_batch=batch)
         (rule,) = (one.rule for one in found.assumed if one.field == "micro_batch")
-        return float(found.plan.micro_batch), rule
+        return float(found.plan.micro_batch), found.plan.recompute, rule
 
-    assert said(256) == (2.0, "a rank's sequences at once")
-    size, rule = said(1024)
-    assert size < 8.0, "or nothing was tried"
+    assert said(256) == (2.0, "none", "a rank's sequences at once")
+    assert said(1024) == (8.0, "full", "a rank's sequences at once")
+    size, _, rule = said(16384)
+    assert size < 128.0, "or nothing was tried"
     assert rule == "the most of a rank's sequences that fit in memory together"

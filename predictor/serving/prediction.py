@@ -194,8 +194,7 @@ def predict_inference(
     own = calibration.serving.of(plan.framework, plan.era)
     load = _load(plan, memory := serving_memory(model, cluster, plan, calibration.run))
     static, running, sequences = load.static, load.running, load.sequences
-    most = np.maximum(sequences, 1.0)  # whole prompts, where replicas are more
-    # While serving, prompts come as many as fill a pass.
+    most = np.maximum(sequences, 1.0)  # whole prompts; while serving, as many as fill a pass
     full = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, most)
     together = np.where(static > 0, most, full)
     held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None

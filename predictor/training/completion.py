@@ -165,9 +165,7 @@ def complete_training(
     """
     filler = Filler(stated := spec.to_dict(blanks=False))
     values = filler.values
-    model = model if model is not None else named_model(values)
-    if model.ngram_layers:
-        raise InputError(f"{model.name} has tables of n-grams: they are known while serving only")
+    model = _trainable(model if model is not None else named_model(values))
     filler.need("seq_len", "global_batch")
     unlike = several(values) | take_seen(filler, model) | take_regions(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
@@ -209,6 +207,12 @@ def complete_training(
         strict=strict,
         **unlike,
     )
+
+
+def _trainable(model: Model) -> Model:
+    if model.ngram_layers:
+        raise InputError(f"{model.name} has tables of n-grams: they are known while serving only")
+    return model
 
 
 def _least_sharded(

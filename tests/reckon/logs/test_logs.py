@@ -352,6 +352,34 @@ def test_the_last_step_is_known_where_it_is_told() -> None:
     assert follower.planned == 99
 
 
+BOUND = {"mean_ttft_ms": 402.1, "mean_tpot_ms": 58.6, "total_input_tokens": 1024_000,
+         "total_output_tokens": 256_000, "completed": 1000, "request_throughput": 8.3,
+         "output_throughput": 2124.8, "max_concurrency": 128, "request_rate": 10.0}  # fmt: skip
+"""A request is in flight for 15.3 s: 10 a second would be 153 at once."""
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(10.0, True), (8.0, False), ("inf", True)])
+def test_what_holds_back_arrivals_is_their_load(tmp_path: Path, rate: Any, bound: bool) -> None:
+    """Of a rate and a bound on requests at once, that counts which binds, whatever client says
+    so: vLLM's, SGLang's and aiperf."""
+    vllm = {**BOUND, "request_rate": rate}
+    sglang = {**vllm, "mean_e2e_latency_ms": 15_345.0}
+    parts = {"time_to_first_token": 402.1, "inter_token_latency": 58.6, "request_latency": 15_345.0}
+    aiperf = {
+        **{name: {"unit": "ms", "avg": value} for name, value in parts.items()},
+        "output_sequence_length": {"unit": "tokens", "avg": 256.0},
+        "input_config": {"loadgen": {"concurrency": 128, "request_rate": rate}},
+    }
+    for at, report in enumerate((vllm, sglang, aiperf)):
+        path = tmp_path / f"{at}.json"
+        path.write_text(json.dumps(report), "utf-8")
+        (one,) = read_log(path)  # type: ignore[misc]
+        assert isinstance(one, Bench)
+        load = {"concurrency": 128, "batch": 128} if bound else {"request_rate": 8.0}
+        assert {key: one.stated[key] for key in load} == load
+        assert ("request_rate" in one.stated) is not bound
+
+
 def test_figures_are_those_of_steps_that_count() -> None:
     assert [warm(n) for n in (1, 2, 3, 5, 20, 100)] == [0, 0, 1, 3, 3, 10]
     found = figures([1.0, 1.0, 1.0, 2.0])

@@ -221,6 +221,8 @@ class Watched:
     seconds   times of steps, those of warming up among them
     said      what was said last of each concern, so that only changes are told
     last      when the last step was seen [s]; number is its own
+    begun     when one was first waited for [s]
+    pauses    seconds between the last steps, as they were seen
     recent    times of the last steps, as they came
     before    the last step whose line tells no time
     """
@@ -230,6 +232,8 @@ class Watched:
     said: dict[str, Any] = field(default_factory=dict)
     last: float = math.nan
     number: int = 0
+    begun: float = math.nan
+    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     before: LoggedStep | None = None
 
@@ -253,6 +257,8 @@ class Watched:
         now   when it was seen [s]
         """
         seconds = self.expected.seconds(step)
+        if now > self.last:
+            self.pauses.append(now - self.last)
         self.last = now
         found = []
         if self.said.pop("stalled", None):
@@ -266,17 +272,34 @@ class Watched:
         return found + self._judge(step.number)
 
     def wait(self, now: float) -> list[dict[str, Any]]:
-        """What it changes that no step came until now."""
-        usual = self.median if self.seconds.counted else self.expected.step
-        steps = max(PATIENCE, LATE * self.seconds.gap)
-        limit = max(steps * usual if usual > 0 else 0.0, LEAST_WAIT)
+        """What it changes that no step came until now.
+
+        Before the first step nothing stalls: how long a start takes is not predicted. Where neither
+        a prediction nor the log says what a step takes, the pauses between those seen do.
+        """
         if not math.isfinite(self.last):
-            self.last = now
+            return self._start(now)
+        usual = self.median if self.seconds.counted else self.expected.step
+        limit = max(PATIENCE, LATE * self.seconds.gap) * usual
+        if not usual > 0:
+            limit = PATIENCE * float(np.median(self.pauses)) if self.pauses else math.inf
         gone = now - self.last
-        if gone <= limit or self.said.get("stalled"):
+        if gone <= max(limit, LEAST_WAIT) or self.said.get("stalled"):
             return []
         self.said["stalled"] = True
         return [self._event("stalled", f"no step for {gone:.0f} s")]
+
+    def _start(self, now: float) -> list[dict[str, Any]]:
+        """What it changes that no step was seen at all until now."""
+        if not math.isfinite(self.begun):
+            self.begun = now
+        gone = now - self.begun
+        if gone <= LEAST_WAIT or self.said.get("waiting"):
+            return []
+        self.said["waiting"] = True
+        return [
+            self._event("waiting", f"no step yet after {gone:.0f} s; its start is not predicted")
+        ]
 
     @property
     def median(self) -> float:

@@ -7,7 +7,7 @@ from predictor.training.completion import (
 )
 from predictor.training.dealt import Dealt, Share
 from predictor.training.decomposition import Parts, joined, parts, singles, stack, take
-from predictor.training.doubts import others
+from predictor.training.doubts import others, otherwise
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
 from predictor.training.faults import told as losses
@@ -137,6 +137,7 @@ __all__ = [
     "losses",
     "meets",
     "others",
+    "otherwise",
     "parts",
     "pipeline_of",
     "predict",

@@ -59,6 +59,9 @@ from predictor.training.habits import (
     Habits,
     full_layers,
     habits_of,
+    like_habits,
+    open_habits,
+    own_shown,
     recipe,
     stated_recompute,
     whole_micro_batch,
@@ -164,6 +167,9 @@ def complete_training(
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
+    if open_habits(spec, run):
+        plain = complete_training(spec, replace(run, habits={}), strict, model, cluster)
+        run = replace(run, habits=like_habits(spec, run, plain.plan))
     filler = Filler(stated := spec.to_dict(blanks=False))
     values = filler.values
     model = model if model is not None else named_model(values)
@@ -175,7 +181,7 @@ def complete_training(
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
     _precision(filler, model, cluster.accelerator)
-    habits = habits_of(_shown(filler, run, model), model, cluster.accelerator)
+    habits = habits_of(own_shown(filler, run, model), model, cluster.accelerator)
     if habits.settings.get("sharding") == FIT and "sharding" not in filler.values:
         return _least_sharded(spec, run, strict, model, cluster, habits.label)
     stated_recompute(values, habits)
@@ -270,16 +276,6 @@ def _laid_out(
     if "vpp" not in values:
         filler.run(_interleaved(draft.model, values, habits))
     return draft.plan(layout, again)
-
-
-def _shown(filler: Filler, run: RunParameters, model: Model) -> Filler:
-    """Fill in what one's own runs show, as far as the plan can have it."""
-    for name, value in run.habits.items():
-        stages = int(filler.values.get("pp") or 1)
-        chunks = model.layers / stages / value if name == "vpp" else 1.0
-        if name != "vpp" or (stages > 1 and chunks == int(chunks)):
-            filler.fill(name, value, "as one's own runs are likeliest to be")
-    return filler
 
 
 def _routed(values: dict[str, Any], model: Model) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from predictor.catalog import (
     Default,
     Filler,
+    TrainingPlanSpec,
     dated,
     framework_settings,
     recipe_facts,
@@ -18,8 +19,9 @@ from predictor.catalog import (
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models import Model
-from predictor.plans import FIT, PLAIN, SCHEDULES, UNNAMED
+from predictor.plans import FIT, PLAIN, SCHEDULES, UNNAMED, TrainingPlan
 from predictor.records import dataclass
+from predictor.timing import RunParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +201,29 @@ def full_layers(filler: Filler, model: Model) -> None:
         raise InputError("recompute_layers counts layers of a stage; state --pp")
     share = min(number * values["pp"] * values.get("vpp", 1) / model.layers, 1.0)
     filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")
+
+
+def open_habits(spec: TrainingPlanSpec, run: RunParameters) -> list[str]:
+    """Fields that a plan leaves open, of which one's own runs show something in the place of what
+    the rules of completion say."""
+    return [name for name in run.habits if name in run.usual and getattr(spec, name) is None]
+
+
+def like_habits(spec: TrainingPlanSpec, run: RunParameters, plan: TrainingPlan) -> dict[str, Any]:
+    """What one's own runs show of plans like this one.
+
+    plan   as the rules complete it: where they say something else than of those runs, because that
+           does not fit or another framework has it so, it has no habit of theirs
+    """
+    unlike = {n for n in open_habits(spec, run) if getattr(plan, n) not in run.usual[n]}
+    return {name: value for name, value in run.habits.items() if name not in unlike}
+
+
+def own_shown(filler: Filler, run: RunParameters, model: Model) -> Filler:
+    """Fill in what one's own runs show, as far as the plan can have it."""
+    for name, value in run.habits.items():
+        stages = int(filler.values.get("pp") or 1)
+        chunks = model.layers / stages / value if name == "vpp" else 1.0
+        if name != "vpp" or (stages > 1 and chunks == int(chunks)):
+            filler.fill(name, value, "as one's own runs are likeliest to be")
+    return filler

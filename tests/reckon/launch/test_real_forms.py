@@ -111,6 +111,11 @@ def test_a_configuration_split_over_files(tmp_path: Path) -> None:
         ("pretrain_bert.py --num-layers 12", "BERT"),
         ("pretrain_gpt.py --hybrid-override-pattern M-M*", "hybrid of Mamba"),
         ("pretrain_vlm.py --img-h 336", "sees images"),
+        ("examples/multimodal/train.py --num-layers 32", "sees images"),
+        ("train.py --freeze-ViT --num-layers 32", "sees images"),
+        ("examples/mimo/train.py --num-layers 32", "MIMO"),
+        ("train.py --model-provider llava_vlm --num-layers 32", "MIMO"),
+        ("train.py --llm-tp 2 --llm-dp 4 --num-layers 52", "sees images"),
     ],
 )
 def test_what_is_not_predicted_is_refused_by_its_name(line: str, what: str) -> None:

@@ -107,7 +107,11 @@ def adapt_runs(calibration: Calibration, points: Sequence[Point]) -> Adapted:
         run=run,
         own=learned,
         fitted_points=calibration.fitted_points | kept,
-        provenance={**calibration.provenance, "own_runs": names},
+        provenance={
+            **calibration.provenance,
+            "own_runs": names,
+            "own_words": [*words(learned), *told, *aside(doubtful, left_out)],
+        },
     )
     return Adapted(made, (*words(learned), *told), doubtful, left_out)
 
@@ -306,6 +310,17 @@ def words(learned: Learned) -> list[str]:
             "wide, and runs that are alone on the machine would say more"
         )
     return [f"{runs} {own:.2f} x the time predicted without them", *found]
+
+
+def aside(doubtful: Mapping[str, float], left_out: Mapping[str, str]) -> list[str]:
+    """Runs that say little or nothing, a line each, and why (`Adapted`)."""
+    return [
+        *(
+            f"run {run} is mostly left aside: an outlier with a probability of {chance:.0%}"
+            for run, chance in doubtful.items()
+        ),
+        *(f"left out run {run}: {reason}" for run, reason in left_out.items()),
+    ]
 
 
 def _says(mean: float, spread: float, before: float) -> bool:

@@ -131,6 +131,9 @@ def test_a_table_of_benchmarks_is_learned_from_and_kept(tmp_path: Path) -> None:
     summary = reckon.calibrate(out=tmp_path / "cal", reference=[tmp_path / "mine.csv"])
     assert len(summary["interval_points"]) == len(rows)
     again = load(tmp_path / "cal")
+    told = [*summary["learned"], *summary["aside"]]
+    assert told == list(adapted.provenance["own_words"]) == list(again.provenance["own_words"])
+    assert told
     one, two = (float(c.serving.of("vllm", "neutral").step) for c in (adapted, again))
     assert two == pytest.approx(one, rel=1e-3)
     assert one > 1.3 * float(BASE.serving.of("vllm", "neutral").step)

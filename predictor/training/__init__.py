@@ -1,7 +1,6 @@
 """A training step: completion of a request, its parts, their assembly, its explanation."""
 
 from predictor.training.completion import (
-    TRAINED_LOAD,
     TrainingRequest,
     complete_training,
 )
@@ -13,6 +12,7 @@ from predictor.training.faults import Case
 from predictor.training.faults import told as losses
 from predictor.training.fleet import Reserve, served
 from predictor.training.frame import LAYERED, Frame, frame, is_apart
+from predictor.training.habits import TRAINED_LOAD
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,

@@ -146,6 +146,10 @@ UNDIVIDED = {"without_pp": "pp", "without_tp": "tp"}
 """Habits of plans without a pipeline, and of those whose layers are whole: of dropping gathered
 weights, of building the model whole."""
 
+TRAINED_LOAD = 1.1
+"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
+2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
+
 WHOLE, INTERLEAVED, BUSIEST = "whole", "interleaved", "busiest"
 AS_LAYERS = "tp"
 """Habits of taking all of a rank's sequences of a step at once, of interleaving the stages of a
@@ -227,3 +231,15 @@ def own_shown(filler: Filler, run: RunParameters, model: Model) -> Filler:
         if name != "vpp" or (stages > 1 and chunks == int(chunks)):
             filler.fill(name, value, "as one's own runs are likeliest to be")
     return filler
+
+
+def usual_load(model: Model, habits: Habits) -> Default:
+    """Tokens of the busiest rank's experts over the mean. Where all experts are padded to the
+    busiest, those of benchmarks have a router that has learned nothing yet: it gives the busiest
+    expert between an even share and every token; half-way is assumed."""
+    if habits.settings.get("expert_load") == BUSIEST:
+        half = (1.0 + model.num_experts / max(model.top_k, 1)) / 2.0
+        rule = f"default of {habits.label}: as many tokens as the busiest of an untrained router"
+        return Default("expert_load", half, rule, when=model.is_moe)
+    trained = "routers trained to balance (Fedus et al. 2021)"
+    return Default("expert_load", TRAINED_LOAD, trained, when=model.is_moe)

@@ -221,6 +221,7 @@ class Watched:
     seconds   times of steps, those of warming up among them
     said      what was said last of each concern, so that only changes are told
     last      when the last step was seen [s]; number is its own
+    reached   the highest number that was seen, of steps that tell no time, too
     begun     when one was first waited for [s]
     pauses    seconds between the last steps, as they were seen
     recent    times of the last steps, as they came
@@ -232,6 +233,7 @@ class Watched:
     said: dict[str, Any] = field(default_factory=dict)
     last: float = math.nan
     number: int = 0
+    reached: int = 0
     begun: float = math.nan
     pauses: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -247,7 +249,7 @@ class Watched:
 
     def another(self) -> list[dict[str, Any]]:
         """The log goes on with a job of another configuration: what was seen is not of it."""
-        self.seconds, self.said, self.number = Times(), {}, 0
+        self.seconds, self.said, self.number, self.reached = Times(), {}, 0, 0
         self.recent.clear()
         return [self._event("another job", "another configuration is told; what was seen is left")]
 
@@ -260,6 +262,7 @@ class Watched:
         if now > self.last:
             self.pauses.append(now - self.last)
         self.last = now
+        self.reached = max(self.reached, step.number)
         found = []
         if self.said.pop("stalled", None):
             found.append(self._event("resumed", f"step {step.number}: steps go on"))
@@ -381,4 +384,4 @@ class Watched:
     @property
     def done(self) -> bool:
         """Whether the last step that the job takes was seen."""
-        return bool(self.expected.steps and self.seconds.last >= self.expected.steps)
+        return bool(self.expected.steps and self.reached >= self.expected.steps)

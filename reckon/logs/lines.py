@@ -138,7 +138,11 @@ def _read_trainer_log(state: _State, line: str) -> LoggedStep | None:
     for key, name in (("vram_allocated", "memory_gib"), ("vram_reserved", "reserved_gib")):
         if isinstance(values.get(key), int | float):
             state.stated[name] = max(float(values[key]), state.stated.get(name, 0.0))
-    return _paced(state, state.bars.look(done, total, gone, again=True))
+    step = _paced(state, state.bars.look(done, total, gone, again=True))
+    if step is None and done == total == state.planned:
+        step = LoggedStep(done, {})  # of the last step the number alone is known
+        state.seen.add(step)
+    return step
 
 
 def _paced(state: _State, found: tuple[int, LoggedStep] | None) -> LoggedStep | None:

@@ -23,6 +23,7 @@ from reckon.logs.reading import lines, opened
 from reckon.logs.rows import Given
 from reckon.logs.steps import warm
 from reckon.verbs.runs import read_one
+from reckon.verbs.watching import watch
 from tests.conftest import ROOT
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -378,6 +379,23 @@ def test_what_holds_back_arrivals_is_their_load(tmp_path: Path, rate: Any, bound
         load = {"concurrency": 128, "batch": 128} if bound else {"request_rate": 8.0}
         assert {key: one.stated[key] for key in load} == load
         assert ("request_rate" in one.stated) is not bound
+
+
+def test_a_trainer_s_log_ends_with_its_last_step(tmp_path: Path) -> None:
+    """The last step comes 18 s after the one before it, too soon to be timed by whole seconds."""
+    path = tmp_path / "trainer_log.jsonl"
+    rows = [
+        {"current_steps": n, "total_steps": 43, "epoch": n / 43, "elapsed_time": f"0:0{n // 10}:00"}
+        for n in (10, 20, 30, 40)
+    ]
+    last = {"current_steps": 43, "total_steps": 43, "epoch": 1.0, "elapsed_time": "0:04:18"}
+    path.write_text("\n".join(map(json.dumps, [*rows, last])) + "\n", "utf-8")
+
+    def sleep(_: float) -> None:
+        raise AssertionError("it is not known that the log has ended")
+
+    *_, end = watch(path, sleep=sleep)
+    assert (end["median_s"], end["steps"], end["event"]) == (6.0, 43.0, "end")
 
 
 def test_figures_are_those_of_steps_that_count() -> None:

@@ -129,6 +129,7 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
         "sigma_untimed": _number(run.sigma_untimed),
         "factors": dict(run.factors),
         **({"habits": dict(run.habits)} if run.habits else {}),
+        **({"usual": {k: list(v) for k, v in run.usual.items()}} if run.usual else {}),
         **({"jitter": {k: list(v) for k, v in run.jitter.items()}} if run.jitter else {}),
         "sources": dict(run.sources),
     }

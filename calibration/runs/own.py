@@ -30,17 +30,22 @@ from predictor.timing import (
     learn,
     shared,
 )
-from predictor.training import SLOPES, TrainingRequest, check_prior, others, predict
+from predictor.training import (
+    SLOPES,
+    TrainingRequest,
+    check_prior,
+    others,
+    otherwise,
+    predict,
+)
 from predictor.units import Z80
 
 UNKNOWN = ("recompute", "vpp", "cuda_graphs")
 """Settings that runs are asked about where they do not state them."""
 
-USUAL = 0.6
-"""Probability that a setting that is not stated is what the rules of completion say."""
-
-SHOWN = 1 / 3
-"""Probability from which on another setting is taken, if it is the likeliest."""
+SHOWN = 0.5
+"""Probability from which on another setting is taken: it is likelier than all else together, though
+few published runs have it."""
 
 APART = 1.3
 """Runs of one configuration whose times differ by more contradict each other: repeats of one
@@ -85,19 +90,28 @@ def adapt_runs(calibration: Calibration, points: Sequence[Point]) -> Adapted:
     left_out = {p.point_id: "cannot be predicted" for p in steps if p.point_id not in kept}
     prior = own_prior() if calibration.own is None else calibration.own.prior
     check_prior(prior)
+    usual = {name: tuple(dict.fromkeys(_usual(runs, name))) for name in UNKNOWN}
     runs, habits, told = _settings(calibration, runs, prior)
     own = block(runs, calibration.run)
     learned = _with_known(calibration.own, prior, own)
     names = [point.point_id for point in runs.points]
     doubt = learned.doubtful[-len(names) :]
     doubtful = {n: float(p) for n, p in zip(names, doubt, strict=True) if p > 0.5}
-    run = replace(calibration.run, habits={**calibration.run.habits, **habits})
+    run = replace(
+        calibration.run,
+        habits={**calibration.run.habits, **habits},
+        usual={**calibration.run.usual, **{name: usual[name] for name in habits}},
+    )
     made = replace(
         calibration,
         run=run,
         own=learned,
         fitted_points=calibration.fitted_points | kept,
-        provenance={**calibration.provenance, "own_runs": names},
+        provenance={
+            **calibration.provenance,
+            "own_runs": names,
+            "own_words": [*words(learned), *told, *aside(doubtful, left_out)],
+        },
     )
     return Adapted(made, (*words(learned), *told), doubtful, left_out)
 
@@ -169,8 +183,8 @@ def _settings(
     """Runs with the settings that are likeliest where they are not stated; those settings, and
     what is to be told of them.
 
-    Every setting by itself, with all runs that leave it open alike: by Bayes' rule, the default of
-    completion having the probability `USUAL` before.
+    Every setting by itself, with all runs that leave it open alike: by Bayes' rule, other values
+    than the default of completion having the probability before that published runs have them.
     """
     habits: dict[str, Any] = {}
     told: list[str] = []
@@ -179,9 +193,10 @@ def _settings(
         if not choices:
             continue
         base = _evidence(calibration, runs, prior)
-        scores = {None: base + math.log(USUAL)}
+        rare = otherwise(field)
+        scores = {None: base + math.log(1.0 - rare)}
         scores |= {
-            value: _evidence(calibration, other, prior) + math.log((1 - USUAL) / len(choices))
+            value: _evidence(calibration, other, prior) + math.log(rare / len(choices))
             for value, other in choices.items()
         }
         top = max(scores.values())
@@ -192,6 +207,13 @@ def _settings(
             runs, habits[field] = choices[value], value
             told.append(f"your runs are likeliest with {field} {value} ({chance:.0%})")
     return runs, habits, told
+
+
+def _usual(runs: Runs, field: str) -> Iterator[Any]:
+    """What the rules of completion say of a field, of the runs that do not state it."""
+    for point in runs.points:
+        if any(one.field == field for one in point.request.assumed):
+            yield getattr(point.request.plan, field)
 
 
 def _evidence(calibration: Calibration, runs: Runs, prior: Prior) -> float:
@@ -288,6 +310,17 @@ def words(learned: Learned) -> list[str]:
             "wide, and runs that are alone on the machine would say more"
         )
     return [f"{runs} {own:.2f} x the time predicted without them", *found]
+
+
+def aside(doubtful: Mapping[str, float], left_out: Mapping[str, str]) -> list[str]:
+    """Runs that say little or nothing, a line each, and why (`Adapted`)."""
+    return [
+        *(
+            f"run {run} is mostly left aside: an outlier with a probability of {chance:.0%}"
+            for run, chance in doubtful.items()
+        ),
+        *(f"left out run {run}: {reason}" for run, reason in left_out.items()),
+    ]
 
 
 def _says(mean: float, spread: float, before: float) -> bool:

@@ -11,7 +11,7 @@ METHOD_OWNRUNS of the shared notes); kernels were measured, and stay close.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,10 +29,12 @@ from predictor.errors import InputError
 from predictor.timing import (
     EARLY_SPREADS,
     ENGINE_FIELDS,
+    FIRST,
     LATE_SPREADS,
     NOISE,
     QUEUED,
     UNNAMED_SPREAD,
+    Benchmarks,
     Calibration,
     EngineParameters,
     ServingParameters,
@@ -74,6 +76,15 @@ TOLD = {
 """What a parameter is in words, by its factor."""
 
 
+LEFT = {
+    "ttft": "first tokens take",
+    "tpot": "a token takes",
+    "e2e": "a request takes",
+    "throughput": "as many tokens take",
+}
+"""Metrics in words."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """A calibration that knows one's own benchmarks; what they said, a line each; their ids."""
@@ -112,6 +123,7 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
     left = left - moved.level(found)
     sigma = _sigma(calibration.serving, found, left, loads_of(found, base))
     names = tuple(point.point_id for point in found.points)
+    words = (*_words(moved), *_unexplained(own), *_earlier(calibration.serving, found))
     serving = replace(
         calibration.serving,
         engines=engines,
@@ -123,9 +135,13 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
     made = replace(
         calibration,
         serving=serving,
-        provenance={**calibration.provenance, "own_benchmarks": list(names)},
+        provenance={
+            **calibration.provenance,
+            "own_benchmarks": list(names),
+            "own_words": list(words),
+        },
     )
-    return Served(made, _words(moved), names)
+    return Served(made, words, names)
 
 
 def check_agree(points: Sequence[InferencePoint]) -> None:
@@ -300,3 +316,28 @@ def _words(moved: Moved) -> tuple[str, ...]:
         if abs(level) > 2.0 * WITHIN:
             found.append(f"{key} takes {math.exp(level):.2f} x the time that the others let expect")
     return tuple(found)
+
+
+def _unexplained(own: Benchmarks) -> Iterator[str]:
+    """What no parameter of the engine explains, a line for each checkpoint and metric."""
+    keys, metrics = np.array(own.keys), np.array(own.metrics)
+    for key in dict.fromkeys(own.keys):
+        left = own.residual - own.levels.get(key, 0.0) * (metrics != FIRST)
+        for metric in dict.fromkeys(metrics[keys == key].tolist()):
+            middle = float(np.median(left[(keys == key) & (metrics == metric)]))
+            if abs(middle) > 2.0 * WITHIN:
+                yield (
+                    f"{key}: {LEFT[metric]} {math.exp(middle):.2f} x the time that the engine "
+                    "explains; that is carried to like benchmarks of it, not to others"
+                )
+
+
+def _earlier(known: ServingParameters, found: Timed) -> Iterator[str]:
+    """Engines whose benchmarks are of an earlier release than is predicted where none is named."""
+    plans = [point.request.plan for point in found.points]
+    for label in dict.fromkeys(_label(known, plan.framework, plan.era) for plan in plans):
+        if " until " in label:
+            yield (
+                f"benchmarks are of {label}, of which alone that of host, kernels and collectives "
+                "holds: later releases are predicted as before (era, version)"
+            )

@@ -289,6 +289,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         sigma_untimed=content.get("sigma_untimed", RunParameters().sigma_untimed),
         factors=content["factors"],
         habits=content.get("habits", {}),
+        usual=content.get("usual", {}),
         jitter={name: (own[0], own[1]) for name, own in content.get("jitter", {}).items()},
         sources=content["sources"],
     )

@@ -14,7 +14,15 @@ from predictor.timing.adaptation import (
 )
 from predictor.timing.alternatives import padded, widens
 from predictor.timing.attention import PROMPTS
-from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
+from predictor.timing.benchmarks import (
+    FIRST,
+    NOISE,
+    QUEUED,
+    Benchmarks,
+    Process,
+    key_of,
+    sizes_of,
+)
 from predictor.timing.calibration import (
     ABROAD,
     VENDOR,
@@ -86,6 +94,7 @@ __all__ = [
     "DEFAULTS",
     "EARLY_SPREADS",
     "ENGINE_FIELDS",
+    "FIRST",
     "HOSTS",
     "KERNELS_SHARE",
     "LATE_SPREADS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -31,6 +31,8 @@ class RunParameters:
     sigma_untimed     what a run adds whose model has attention that nobody timed (`Model.untimed`)
     factors           time factor by 'framework/era' (neutral: 1)
     habits            fields of a plan as one's own runs show them, where a plan leaves them open
+    usual             field -> what the rules of completion said of those runs: plans of which they
+                      say something else take no habit
     jitter            accelerator -> log-standard-deviation between ranks of a stretch of work,
                       however long, and of what is drawn anew, of a second's [s^0.5]; of machines
                       whose ranks were timed together
@@ -51,6 +53,7 @@ class RunParameters:
     sigma_untimed: float = 0.0
     factors: Mapping[str, float] = field(default_factory=dict)
     habits: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     jitter: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,19 +1,19 @@
 """A training step: completion of a request, its parts, their assembly, its explanation."""
 
 from predictor.training.completion import (
-    TRAINED_LOAD,
     TrainingRequest,
     complete_training,
     enforce_reach,
 )
 from predictor.training.dealt import Dealt, Share
 from predictor.training.decomposition import Parts, joined, parts, singles, stack, take
-from predictor.training.doubts import others
+from predictor.training.doubts import others, otherwise
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
 from predictor.training.faults import told as losses
 from predictor.training.fleet import Reserve, served
 from predictor.training.frame import LAYERED, Frame, frame, is_apart
+from predictor.training.habits import TRAINED_LOAD
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
@@ -139,6 +139,7 @@ __all__ = [
     "losses",
     "meets",
     "others",
+    "otherwise",
     "parts",
     "pipeline_of",
     "predict",

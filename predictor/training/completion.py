@@ -53,13 +53,17 @@ from predictor.training.fitting import (
 from predictor.training.fleet import Reserve
 from predictor.training.habits import (
     AS_LAYERS,
-    BUSIEST,
     INTERLEAVED,
+    TRAINED_LOAD,
     Habits,
     full_layers,
     habits_of,
+    like_habits,
+    open_habits,
+    own_shown,
     recipe,
     stated_recompute,
+    usual_load,
     whole_micro_batch,
 )
 from predictor.training.regions import Regions, take_regions
@@ -81,10 +85,6 @@ from predictor.variation import (
     take_loads,
     take_packing,
 )
-
-TRAINED_LOAD = 1.1
-"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
-2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +163,20 @@ def complete_training(
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
+    if open_habits(spec, run):
+        plain = _complete(spec, replace(run, habits={}), strict, model, cluster)
+        run = replace(run, habits=like_habits(spec, run, plain.plan))
+    return _complete(spec, run, strict, model, cluster)
+
+
+def _complete(
+    spec: TrainingPlanSpec,
+    run: RunParameters,
+    strict: bool,
+    model: Model | None,
+    cluster: Cluster | None,
+) -> TrainingRequest:
+    """The same with every habit that own runs show (`complete_training`)."""
     filler = Filler(stated := spec.to_dict(blanks=False))
     values = filler.values
     model = _trainable(model if model is not None else named_model(values))
@@ -172,7 +186,7 @@ def complete_training(
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
     _precision(filler, model, cluster.accelerator)
-    habits = habits_of(_shown(filler, run, model), model, cluster.accelerator)
+    habits = habits_of(own_shown(filler, run, model), model, cluster.accelerator)
     if habits.settings.get("sharding") == FIT and "sharding" not in filler.values:
         return _least_sharded(spec, run, strict, model, cluster, habits.label)
     stated_recompute(values, habits)
@@ -180,7 +194,7 @@ def complete_training(
     filler.run(_shape(values, model, habits.whole and not strict))  # what ran did fit
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
-    filler.run([_usual_load(model, habits), *_numbers(values)])
+    filler.run([usual_load(model, habits), *_numbers(values)])
     along = habits.settings.get("etp") == AS_LAYERS
     draft = Draft(model, cluster, values, habits.split, not strict, along, habits.whole)
     full_layers(filler, model)
@@ -232,7 +246,7 @@ def _least_sharded(
     found: list[tuple[tuple[bool, float], str, TrainingRequest]] = []
     for kind in LEAST_SHARDED if (spec.pp or 1) == 1 != spec.gpus else LEAST_SHARDED[:1]:
         own = parse(TrainingPlanSpec, {**spec.to_dict(), "sharding": kind}, "request")
-        one = complete_training(own, run, strict, model, cluster)
+        one = _complete(own, run, strict, model, cluster)
         again = 0.0 if spec.recompute not in (None, FIT) else again_share(one.plan)
         peak = float(memory(model, one.plan, run).peak)
         over = peak > capacity
@@ -278,16 +292,6 @@ def _laid_out(
     if "vpp" not in values:
         filler.run(_interleaved(draft.model, values, habits))
     return draft.plan(layout, again)
-
-
-def _shown(filler: Filler, run: RunParameters, model: Model) -> Filler:
-    """Fill in what one's own runs show, as far as the plan can have it."""
-    for name, value in run.habits.items():
-        stages = int(filler.values.get("pp") or 1)
-        chunks = model.layers / stages / value if name == "vpp" else 1.0
-        if name != "vpp" or (stages > 1 and chunks == int(chunks)):
-            filler.fill(name, value, "as one's own runs are likeliest to be")
-    return filler
 
 
 def _routed(values: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -356,18 +360,6 @@ def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Defau
         ),
         Default("micro_batch", *whole_micro_batch(values), when=at_once),
     ]
-
-
-def _usual_load(model: Model, habits: Habits) -> Default:
-    """Tokens of the busiest rank's experts over the mean. Where all experts are padded to the
-    busiest, those of benchmarks have a router that has learned nothing yet: it gives the busiest
-    expert between an even share and every token; half-way is assumed."""
-    if habits.settings.get("expert_load") == BUSIEST:
-        half = (1.0 + model.num_experts / max(model.top_k, 1)) / 2.0
-        rule = f"default of {habits.label}: as many tokens as the busiest of an untrained router"
-        return Default("expert_load", half, rule, when=model.is_moe)
-    trained = "routers trained to balance (Fedus et al. 2021)"
-    return Default("expert_load", TRAINED_LOAD, trained, when=model.is_moe)
 
 
 def _numbers(values: Mapping[str, Any]) -> list[Default]:

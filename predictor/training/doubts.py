@@ -81,6 +81,11 @@ class Doubt:
     weight: float = 0.0
 
 
+def otherwise(field: str) -> float:
+    """Share of published runs that state a field otherwise than it is assumed where they do not."""
+    return OTHERWISE.get(field, USUAL)
+
+
 def others(
     request: TrainingRequest, field: str, run: RunParameters
 ) -> Iterator[tuple[Any, TrainingPlan]]:
@@ -124,7 +129,7 @@ def doubts(
             continue
         sizes = {other: abs(float(np.log1p(change))) for other, change in changes.items()}
         most = max(sizes, key=lambda other: sizes[other])
-        weight = OTHERWISE.get(field, USUAL) * float(np.mean(list(sizes.values())))
+        weight = otherwise(field) * float(np.mean(list(sizes.values())))
         value = getattr(request.plan, field)
         found.append(Doubt(field, value, most, changes[most], weight))
     kept = [one for one in found if abs(one.change) >= MATTERS]

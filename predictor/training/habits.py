@@ -9,6 +9,7 @@ from typing import Any
 from predictor.catalog import (
     Default,
     Filler,
+    TrainingPlanSpec,
     dated,
     framework_settings,
     recipe_facts,
@@ -18,8 +19,9 @@ from predictor.catalog import (
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models import Model
-from predictor.plans import FIT, PLAIN, SCHEDULES, UNNAMED
+from predictor.plans import FIT, PLAIN, SCHEDULES, UNNAMED, TrainingPlan
 from predictor.records import dataclass
+from predictor.timing import RunParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,10 @@ UNDIVIDED = {"without_pp": "pp", "without_tp": "tp"}
 """Habits of plans without a pipeline, and of those whose layers are whole: of dropping gathered
 weights, of building the model whole."""
 
+TRAINED_LOAD = 1.1
+"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
+2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
+
 WHOLE, INTERLEAVED, BUSIEST = "whole", "interleaved", "busiest"
 AS_LAYERS = "tp"
 """Habits of taking all of a rank's sequences of a step at once, of interleaving the stages of a
@@ -199,3 +205,41 @@ def full_layers(filler: Filler, model: Model) -> None:
         raise InputError("recompute_layers counts layers of a stage; state --pp")
     share = min(number * values["pp"] * values.get("vpp", 1) / model.layers, 1.0)
     filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")
+
+
+def open_habits(spec: TrainingPlanSpec, run: RunParameters) -> list[str]:
+    """Fields that a plan leaves open, of which one's own runs show something in the place of what
+    the rules of completion say."""
+    return [name for name in run.habits if name in run.usual and getattr(spec, name) is None]
+
+
+def like_habits(spec: TrainingPlanSpec, run: RunParameters, plan: TrainingPlan) -> dict[str, Any]:
+    """What one's own runs show of plans like this one.
+
+    plan   as the rules complete it: where they say something else than of those runs, because that
+           does not fit or another framework has it so, it has no habit of theirs
+    """
+    unlike = {n for n in open_habits(spec, run) if getattr(plan, n) not in run.usual[n]}
+    return {name: value for name, value in run.habits.items() if name not in unlike}
+
+
+def own_shown(filler: Filler, run: RunParameters, model: Model) -> Filler:
+    """Fill in what one's own runs show, as far as the plan can have it."""
+    for name, value in run.habits.items():
+        stages = int(filler.values.get("pp") or 1)
+        chunks = model.layers / stages / value if name == "vpp" else 1.0
+        if name != "vpp" or (stages > 1 and chunks == int(chunks)):
+            filler.fill(name, value, "as one's own runs are likeliest to be")
+    return filler
+
+
+def usual_load(model: Model, habits: Habits) -> Default:
+    """Tokens of the busiest rank's experts over the mean. Where all experts are padded to the
+    busiest, those of benchmarks have a router that has learned nothing yet: it gives the busiest
+    expert between an even share and every token; half-way is assumed."""
+    if habits.settings.get("expert_load") == BUSIEST:
+        half = (1.0 + model.num_experts / max(model.top_k, 1)) / 2.0
+        rule = f"default of {habits.label}: as many tokens as the busiest of an untrained router"
+        return Default("expert_load", half, rule, when=model.is_moe)
+    trained = "routers trained to balance (Fedus et al. 2021)"
+    return Default("expert_load", TRAINED_LOAD, trained, when=model.is_moe)

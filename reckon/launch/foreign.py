@@ -19,7 +19,9 @@ IMAGES = "a model that sees images"
 SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         IMAGES,
-        ("--language-model-type", "--vision-model-type", "--img-h", "--patch-dim", "--num-classes"),
+        ("--language-model-type", "--vision-model-type", "--img-h", "--patch-dim", "--num-classes",
+         "--freeze-ViT", "--freeze-LM", "--allow-missing-vision-projection-checkpoint",
+         "--image-token-id", "--llm-tp", "--encoder-tp"),
     ),
     (
         "an encoder and a decoder (T5)",
@@ -57,7 +59,11 @@ PROGRAMS: tuple[tuple[str, str], ...] = (
     (r"pretrain_t5\.py", SIGNS[1][0]),
     (r"pretrain_bert\.py", SIGNS[2][0]),
     (r"pretrain_(mamba|hybrid)\.py", SIGNS[3][0]),
-    (r"pretrain_vlm\.py", IMAGES),
+    (r"pretrain_vlm\.py|\bmultimodal/train\w*\.py", IMAGES),
+    (
+        r"\bmimo/train\w*\.py|pretrain_mimo\.py|--(dataset|model)-provider[= ]\w*(vlm|avlm|bagel)",
+        "a model that sees images or hears (MIMO)",
+    ),
     (r"pretrain_(vision_\w+|ict|retro)\.py", "another model than a decoder of text"),
     (
         r"generate_samples\w*\.py|text_generation\w*\.py|gpt_(static|dynamic)_inference\w*\.py",
@@ -69,7 +75,8 @@ PROGRAMS: tuple[tuple[str, str], ...] = (
     ),
     (r"\banalyze_data\.py", "a pass over data that trains nothing"),
 )
-"""Programs that train such models, or none."""
+"""Programs that train such models, or none (NVIDIA/Megatron-LM `examples/multimodal` and
+`examples/mimo` and their arguments, read November 2026)."""
 
 WORDPIECE = r"BertWordPiece\w*"
 """Tokenizers of encoders, which Megatron-LM's other programs do not take."""

@@ -70,7 +70,11 @@ FROM_CORE: dict[str, tuple[str, bool]] = {
 
 def from_core(flat: dict[str, Any]) -> Source:
     """Flags of Megatron-LM that keys of Megatron Core's configurations stand for; a key that begins
-    with dashes is a flag itself."""
+    with dashes is a flag itself.
+
+    A gated MLP of no stated width is four times the model's (`TransformerConfig.__post_init__`),
+    but for the activation 'swiglu', which Megatron-LM reads as its flag
+    (`training/yaml_arguments.py` @ 00caa53a)."""
     found: Flags = {}
     for name, value in flat.items():
         last = str(name).rsplit(".", 1)[-1]
@@ -93,6 +97,11 @@ def from_core(flat: dict[str, Any]) -> Source:
             found[flag] = value if alike else not truth(last, value)
         else:
             found[str(name)] = value
+    keys = {str(name).rsplit(".", 1)[-1]: value for name, value in flat.items()}
+    gated = truth("gated_linear_unit", keys.get("gated_linear_unit") or False)
+    hidden = found.get("--hidden-size")
+    if gated and isinstance(hidden, int) and str(keys.get("activation_func")).lower() != "swiglu":
+        found["--ffn-hidden-size"] = found.get("--ffn-hidden-size") or 4 * hidden
     return Source(found)
 
 

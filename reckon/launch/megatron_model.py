@@ -86,8 +86,9 @@ def _ffn_means(flags: Flags, facts: Facts) -> Facts:
         return {"model.ffn_hidden": whole_number("--ffn-hidden-size", flags["--ffn-hidden-size"])}
     if "model.hidden" not in facts:
         return {}
-    hidden = facts["model.hidden"]  # as arguments.py has it
-    wide = int(4 * hidden * 2 / 3 / 64) * 64 if facts.get("model.gated") else 4 * hidden
+    hidden = facts["model.hidden"]  # as arguments.py has it: narrower by --swiglu alone
+    narrow = truth("--swiglu", flags.get("--swiglu", False))
+    wide = int(4 * hidden * 2 / 3 / 64) * 64 if narrow else 4 * hidden
     return {"model.ffn_hidden": wide}
 
 

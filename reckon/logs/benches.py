@@ -105,18 +105,42 @@ def _metadata(report: Report) -> dict[str, Any]:
     }
 
 
-def _load(concurrency: Any, rate: Any, requests: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Columns of a load: a closed loop where clients are bounded, else arrivals at a rate."""
+def _load(
+    concurrency: Any, rate: Any, requests: Any, stay: float = math.nan
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Columns of a load: a closed loop where clients are bounded, else arrivals at a rate.
+
+    stay   how long a request is in flight [s]; NaN where that is not told
+
+    Of both, the bound holds where arrivals would keep more requests in flight than it lets be
+    (Little 1961: their mean number is the rate times the stay).
+    """
     most, per_second, count = number(concurrency), number(rate), number(requests)
     most, count = (one if one and math.isfinite(one) else None for one in (most, count))
     notes: tuple[str, ...] = (f"{int(count)} prompts",) if count else ()
     if most is not None and (per_second is None or not math.isfinite(per_second)):
         return {"concurrency": int(most), "batch": int(most)}, notes
     if per_second is not None:
+        if most is not None and per_second * stay > most:
+            notes += (
+                f"{per_second:g} requests/s were asked for, which {int(most)} at once held back",
+            )
+            return {"concurrency": int(most), "batch": int(most)}, notes
         if most is not None:
             notes += (f"no more than {int(most)} at once, which is not followed",)
         return {"request_rate": per_second}, notes
     return {}, notes
+
+
+def _stay(values: Mapping[str, float], output: float | None) -> float:
+    """How long a request is in flight [s], by latencies in the units of `METRICS`: from end to end,
+    else its first token and those behind it; NaN where neither is told.
+
+    output   tokens that a request makes
+    """
+    first, each = (values.get(name, math.nan) / 1e3 for name in ("ttft_ms", "tpot_ms"))
+    parts = first + each * ((output or math.nan) - 1.0)
+    return values.get("e2e_latency_s", parts)
 
 
 VLLM_NAMES: dict[str, tuple[tuple[str, float], ...]] = {
@@ -134,12 +158,15 @@ def _client(report: Report, form: str, framework: str) -> Bench:
     """vLLM's and SGLang's clients, which have one origin."""
     done = number(report.get("completed")) or number(report.get("num_prompts"))
     given, made = (number(report.get(f"total_{side}_tokens")) for side in ("input", "output"))
-    load, notes = _load(report.get("max_concurrency"), report.get("request_rate"), done)
+    values = _values(report, VLLM_NAMES)
+    output = made / done if made and done else number(report.get("random_output_len"))
+    load, notes = _load(report.get("max_concurrency"), report.get("request_rate"), done,
+                        _stay(values, output))  # fmt: skip
     stated = {
         "model": report.get("model_id") or report.get("model"),
         "framework": framework,
         "input_len": given / done if given and done else number(report.get("random_input_len")),
-        "output_len": made / done if made and done else number(report.get("random_output_len")),
+        "output_len": output,
         "published": _month(report.get("date")),
         **load,
         **_metadata(report),
@@ -148,7 +175,6 @@ def _client(report: Report, form: str, framework: str) -> Bench:
         return Bench(form, {}, {})
     if failed := number(report.get("failed")):
         notes += (f"{int(failed)} requests failed, which are in no figure",)
-    values = _values(report, VLLM_NAMES)
     means = {"ttft_ms": ("mean_ttft_ms",), "tpot_ms": ("mean_tpot_ms", "mean_itl_ms")}
     return Bench(form, _shared(stated), values, _medians(report, values, means), notes)
 
@@ -185,15 +211,16 @@ def _genai(report: Report) -> Bench:
     config = report.get("input_config")
     config = config if isinstance(config, Mapping) else {}
     flat = {**_leaves(config)}
-    load, notes = _load(
-        flat.get("concurrency"), flat.get("request_rate"), flat.get("request_count")
-    )
     names = {"ttft_ms": "time_to_first_token", "tpot_ms": "inter_token_latency",
              "e2e_latency_s": "request_latency", "output_tokens_per_s": "output_token_throughput",
              "requests_per_s": "request_throughput"}  # fmt: skip
     values = {metric: value for metric, name in names.items() if (value := told(name))}
     if "e2e_latency_s" in values:
         values["e2e_latency_s"] *= 1e-3
+    stay = _stay(values, told("output_sequence_length"))
+    load, notes = _load(
+        flat.get("concurrency"), flat.get("request_rate"), flat.get("request_count"), stay
+    )
     model = flat.get("model") or flat.get("model_names") or flat.get("formatted_model_name")
     stated = {
         "model": model[0] if isinstance(model, list) and model else model,

@@ -33,6 +33,9 @@ STARTS = ("-- arguments --", "using world size:", "DeepSpeedEngine configuration
 MaxText, torchtitan."""
 
 CAPACITY = re.compile(r"(?:CUDA|GPU|XPU) capacity: (.+?) with [\d.]+\s*GiB")
+BANNER = re.compile(r"\\\\\s+/\|\s+(\S.*?)\. Num GPUs = \d+\. Max memory")
+"""unsloth's: the accelerator."""
+
 DEVICE = re.compile(r"\b(?:GPU name|Device name|device_name|gpu_model)[:=]\s*['\"]?([^'\"|,]+)")
 
 SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -42,9 +45,20 @@ SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("gpus", re.compile(r"world_size[=:]\s*(\d+)")),
     ("seq_len", re.compile(r"sequence length (\d+)")),
     ("global_batch", re.compile(r"global batch size (\d+)")),
+    ("global_batch", re.compile(r"Total (?:train )?batch size \([^)]*\) = ([\d,]+)")),
+    ("micro_batch", re.compile(r"(?:Instantaneous b|B)atch size per device = ([\d,]+)")),
+    ("gpus", re.compile(r"Data Parallel GPUs = (\d+)")),
+    ("batch_tokens", re.compile(r"tokens per iteration will be: ([\d,]+)")),
 )
 """Sizes that lines outside any table of arguments say: Megatron-LM's first line, MaxText's system
-information, torchtitan's 'Trainer is initialized with ...'."""
+information, torchtitan's 'Trainer is initialized with ...', HuggingFace's 'Running training', the
+banner of unsloth, which replicates models, nanoGPT's first line."""
+
+SHARE = re.compile(r"trainable%: (\d+(?:\.\d+)?)|\((\d+(?:\.\d+)?)% trained\)")
+"""Parameters that learn [%], as PEFT (`print_trainable_parameters`) and unsloth say."""
+
+MOST_ADAPTED = 50.0
+"""Share of parameters that learn [%] up to which they are those of adapters."""
 
 MESH = re.compile(r"[Bb]uilding.*device mesh with")
 RANKS = re.compile(r"\b(?:pp|dp_replicate|dp_shard|cp|tp)=(\d+)|\[(\d+(?:, ?\d+)*)\]")
@@ -141,16 +155,26 @@ class Dump:
         """Facts in lines of their own."""
         for name, pattern in SIZES:
             if name not in self.facts and (match := pattern.search(line)):
-                self.facts[name] = int(match[1])
+                self.facts[name] = int(match[1].replace(",", ""))
         if "accelerator" not in self.facts:
-            match = CAPACITY.search(line) or DEVICE.search(line)
+            match = CAPACITY.search(line) or BANNER.search(line) or DEVICE.search(line)
             if match and match[1].strip().lower() not in ("cpu", "none"):
                 self.facts["accelerator"] = match[1].strip()
+        if "train" in line and "trained" not in self.facts and (match := SHARE.search(line)):
+            self._adapted(float(match[1] or match[2]))
         if match := MESH.search(line):
             told = RANKS.findall(line, match.end())
             sizes = [int(n) for pair in told for n in re.findall(r"\d+", "".join(pair))]
             if math.prod(sizes) > 0 and sizes:
                 self.facts["gpus"] = math.prod(sizes)
+
+    def _adapted(self, share: float) -> None:
+        """Take what share of parameters learns [%]."""
+        if share < MOST_ADAPTED:
+            self.facts["trained"] = "lora"
+            self.notes.append(
+                f"adapters learn, {share:g} % of the parameters; --set lora_rank= says more"
+            )
 
     def said(self) -> dict[str, Any]:
         """Keys of a plan that the log says outside a launch line's arguments."""
@@ -163,9 +187,9 @@ class Dump:
             **self.facts,
         }
 
-    def note_memory(self, gib: float) -> None:
-        """Memory that the allocator reserved at most [GiB]."""
-        self.facts["reserved_gib"] = max(gib, float(self.facts.get("reserved_gib", 0.0)))
+    def note_memory(self, name: str, gib: float) -> None:
+        """Memory that was allocated (`memory_gib`) or reserved (`reserved_gib`) at most [GiB]."""
+        self.facts[name] = max(gib, float(self.facts.get(name, 0.0)))
 
     def _block(self, line: str) -> None:
         """One more line of a configuration in braces."""

@@ -221,6 +221,9 @@ class Watched:
     seconds   times of steps, those of warming up among them
     said      what was said last of each concern, so that only changes are told
     last      when the last step was seen [s]; number is its own
+    reached   the highest number that was seen, of steps that tell no time, too
+    begun     when one was first waited for [s]
+    pauses    seconds between the last steps, as they were seen
     recent    times of the last steps, as they came
     before    the last step whose line tells no time
     """
@@ -230,6 +233,9 @@ class Watched:
     said: dict[str, Any] = field(default_factory=dict)
     last: float = math.nan
     number: int = 0
+    reached: int = 0
+    begun: float = math.nan
+    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     before: LoggedStep | None = None
 
@@ -243,7 +249,7 @@ class Watched:
 
     def another(self) -> list[dict[str, Any]]:
         """The log goes on with a job of another configuration: what was seen is not of it."""
-        self.seconds, self.said, self.number = Times(), {}, 0
+        self.seconds, self.said, self.number, self.reached = Times(), {}, 0, 0
         self.recent.clear()
         return [self._event("another job", "another configuration is told; what was seen is left")]
 
@@ -253,7 +259,10 @@ class Watched:
         now   when it was seen [s]
         """
         seconds = self.expected.seconds(step)
+        if now > self.last:
+            self.pauses.append(now - self.last)
         self.last = now
+        self.reached = max(self.reached, step.number)
         found = []
         if self.said.pop("stalled", None):
             found.append(self._event("resumed", f"step {step.number}: steps go on"))
@@ -266,17 +275,34 @@ class Watched:
         return found + self._judge(step.number)
 
     def wait(self, now: float) -> list[dict[str, Any]]:
-        """What it changes that no step came until now."""
-        usual = self.median if self.seconds.counted else self.expected.step
-        steps = max(PATIENCE, LATE * self.seconds.gap)
-        limit = max(steps * usual if usual > 0 else 0.0, LEAST_WAIT)
+        """What it changes that no step came until now.
+
+        Before the first step nothing stalls: how long a start takes is not predicted. Where neither
+        a prediction nor the log says what a step takes, the pauses between those seen do.
+        """
         if not math.isfinite(self.last):
-            self.last = now
+            return self._start(now)
+        usual = self.median if self.seconds.counted else self.expected.step
+        limit = max(PATIENCE, LATE * self.seconds.gap) * usual
+        if not usual > 0:
+            limit = PATIENCE * float(np.median(self.pauses)) if self.pauses else math.inf
         gone = now - self.last
-        if gone <= limit or self.said.get("stalled"):
+        if gone <= max(limit, LEAST_WAIT) or self.said.get("stalled"):
             return []
         self.said["stalled"] = True
         return [self._event("stalled", f"no step for {gone:.0f} s")]
+
+    def _start(self, now: float) -> list[dict[str, Any]]:
+        """What it changes that no step was seen at all until now."""
+        if not math.isfinite(self.begun):
+            self.begun = now
+        gone = now - self.begun
+        if gone <= LEAST_WAIT or self.said.get("waiting"):
+            return []
+        self.said["waiting"] = True
+        return [
+            self._event("waiting", f"no step yet after {gone:.0f} s; its start is not predicted")
+        ]
 
     @property
     def median(self) -> float:
@@ -358,4 +384,4 @@ class Watched:
     @property
     def done(self) -> bool:
         """Whether the last step that the job takes was seen."""
-        return bool(self.expected.steps and self.seconds.last >= self.expected.steps)
+        return bool(self.expected.steps and self.reached >= self.expected.steps)

@@ -7,7 +7,9 @@ bigscience-workshop/Megatron-DeepSpeed (seconds instead of milliseconds), Megatr
 `metrics.py` (`wps` before 2025), AI-Hypercomputer/maxtext `metric_logger.py`, microsoft/DeepSpeed
 `utils/timer.py` (a running mean alone before 2022) and `runtime/pipe/engine.py`,
 mosaicml/llm-foundry console logs of Composer, huggingface/nanotron `trainer.py` (since 2025 the
-batch is in tokens, and the time is called otherwise), mlcommons/logging `mllog`.
+batch is in tokens, and the time is called otherwise), mlcommons/logging `mllog`, pytorch/torchtune
+`training/metric_logging.py` (`DiskLogger`, `StdoutLogger`) @ 0019629b, karpathy/nanoGPT `train.py`
+@ 005475c4, hiyouga/LLaMA-Factory `train/callbacks.py` (`LogCallback`) @ 0583d066.
 
 Bars of NeMo write numbers of six figures and more by an exponent (tqdm's `format_num`); the step is
 then that of the bar.
@@ -28,11 +30,14 @@ class Form:
     name        of the form
     framework   that it is of
     needs       of what every such line holds one
-    number      pattern of the step's number, with the steps planned behind it where they are told;
-                empty where lines are not numbered
+    number      pattern of the step's number, with the last one's behind it where it is told; empty
+                where lines are not numbered
     told        (quantity, pattern before its number, factor)
     dialect     of the launch line that its arguments are (`reckon.launch`); empty: none
     without     what a line holds that looks alike and tells no step of training; empty: none does
+    counted     pattern of a count of steps beside the number, and of the last one in that count;
+                empty: there is none
+    note        what is to be said of its figures; empty: nothing
     """
 
     name: str
@@ -42,6 +47,8 @@ class Form:
     told: tuple[tuple[str, str, float], ...]
     dialect: str = ""
     without: str = ""
+    counted: str = ""
+    note: str = ""
 
     def knows(self, line: str) -> bool:
         """Whether a line is one of this form."""
@@ -82,6 +89,7 @@ FORMS: dict[str, Form] = {
                 ("loss", r"reduced_train_loss\"?[:=]\s*", 1.0),
             ),
             "nemo",
+            counted=r"Training epoch 0, iteration (\d+)/(\d+)",
         ),
         Form(
             "torchtitan", "torchtitan", ("tps:", "wps:"), r"step:\s*(\d+)",
@@ -140,8 +148,24 @@ FORMS: dict[str, Form] = {
                 ("loss", r"Train loss/train/total: ", 1.0),
             ),
         ),
+        Form(
+            "torchtune", "torchtune", ("tokens_per_second_per_gpu:",), r"Step (\d+) \|",
+            (
+                ("tokens_per_s_per_gpu", r"tokens_per_second_per_gpu:", 1.0),
+                ("memory_gib", r"peak_memory_alloc:", 1.0),
+                ("reserved_gib", r"peak_memory_reserved:", 1.0),
+                ("loss", r"\bloss:", 1.0),
+            ),
+            note="torchtune counts the tokens of the loss: where it leaves out prompts or padding "
+            "(a data set that is not packed), steps are shorter than these rates say",
+        ),
+        Form(
+            "nanogpt", "pytorch", ("ms, mfu ",), r"iter (\d+):",
+            (("seconds", r"time ", 1e-3), ("loss", r"loss ", 1.0)),
+        ),
         Form("mllog", "", (":::MLLOG",), "", ()),
-        Form("trainer-bar", "huggingface", ("%|",), "", ()),
+        Form("trainer-log", "huggingface", ('"current_steps":',), "", ()),
+        Form("trainer-bar", "huggingface", ("%|", "% "), "", ()),
     )
 }  # fmt: skip
 """The forms by name; of two in one log, the one that stands first here counts."""

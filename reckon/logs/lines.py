@@ -13,7 +13,7 @@ from typing import Any
 from predictor.errors import InputError
 from predictor.records import dataclass
 from reckon.launch import read_launch
-from reckon.logs.bars import Bars
+from reckon.logs.bars import Bars, trainer_line
 from reckon.logs.dumps import STARTS, Dump
 from reckon.logs.forms import FORMS, NUMBER, Form
 from reckon.logs.labels import Labels
@@ -59,7 +59,18 @@ NEEDED = re.compile("|".join(re.escape(text) for form in FORMS.values() for text
 DUMPED = 100
 """Lines that tell steps, behind which no configuration is looked for but one that begins anew."""
 
-MEGATRON_MEMORY = re.compile(r"max reserved: ([\d.]+)")
+MEMORY = (
+    ("reserved_gib", re.compile(r"max reserved: ([\d.]+)"), 2.0**20 / 2**30),
+    ("reserved_gib", re.compile(r"mem-max-reserved-gigabytes: ([\d.]+)"), 1e9 / 2**30),
+    ("memory_gib", re.compile(r"mem-max-allocated-gigabytes: ([\d.]+)"), 1e9 / 2**30),
+    ("reserved_gib", re.compile(r"'memory/device_reserved \(GiB\)': '?([\d.]+)"), 1.0),
+    ("memory_gib", re.compile(r"'memory/max_allocated \(GiB\)': '?([\d.]+)"), 1.0),
+)
+"""Peaks that lines beside those of steps tell [GiB]: Megatron-LM's (MiB), Megatron-Bridge's
+(`train_utils.py` @ 031e7de6: 1e9 bytes, of the first stage), axolotl's (`utils/bench.py`)."""
+
+PEAK = re.compile("max reserved|gigabytes: |memory/")
+"""What lines hold that tell one of them."""
 
 
 @dataclass(slots=True)
@@ -68,6 +79,7 @@ class _State:
 
     form: Form
     number: re.Pattern[str]
+    counted: re.Pattern[str]
     told: tuple[tuple[str, re.Pattern[str], float], ...]
     seen: Collected = field(default_factory=Collected)
     current: int = 0
@@ -83,6 +95,8 @@ class _State:
             self.current = int(found[1])
             if found.re.groups > 1 and found[2]:
                 self.planned = int(found[2])
+            if count := self.counted.search(line):
+                self.planned = int(count[2]) - int(count[1]) + self.current
         elif not self.form.number:
             self.current += 1
         elif self.form.name != "llm-foundry" or not self.current:
@@ -111,7 +125,28 @@ MLLOG_FIELDS = {"global_batch_size": "global_batch", "max_sequence_length": "seq
 
 def _read_bar(state: _State, line: str) -> LoggedStep | None:
     """A line of a progress bar: of several, that counts which has run for longest."""
-    found = state.bars.feed(line)
+    return _paced(state, state.bars.feed(line))
+
+
+def _read_trainer_log(state: _State, line: str) -> LoggedStep | None:
+    """A line of LLaMA-Factory's log: steps and whole seconds gone, as a bar tells them."""
+    told = trainer_line(line)
+    if told is None:
+        state.broken += 1
+        return None
+    done, total, gone, values = told
+    for key, name in (("vram_allocated", "memory_gib"), ("vram_reserved", "reserved_gib")):
+        if isinstance(values.get(key), int | float):
+            state.stated[name] = max(float(values[key]), state.stated.get(name, 0.0))
+    step = _paced(state, state.bars.look(done, total, gone, again=True))
+    if step is None and done == total == state.planned:
+        step = LoggedStep(done, {})  # of the last step the number alone is known
+        state.seen.add(step)
+    return step
+
+
+def _paced(state: _State, found: tuple[int, LoggedStep] | None) -> LoggedStep | None:
+    """The step that a bar tells, where it is that of the training."""
     if found is None or found[0] != state.bars.total:
         return None
     total, step = found
@@ -156,7 +191,7 @@ BAR_ALONE = "a progress bar and no loss beside it: taken for that of a training 
 BOTH = "megatron-bridge"
 """Form of a framework that tells its steps in Megatron-LM's lines, too (`train_utils.py`)."""
 
-READERS = {"mllog": _read_mllog, "trainer-bar": _read_bar}
+READERS = {"mllog": _read_mllog, "trainer-bar": _read_bar, "trainer-log": _read_trainer_log}
 """Forms whose lines are read in a way of their own."""
 
 
@@ -189,8 +224,8 @@ class Follower:
         voice, self.line = self._labels.apart(text)
         self._configure(self.line, voice)
         self._loss = self._loss or "'loss':" in text
-        if "max reserved" in text and (match := MEGATRON_MEMORY.search(text)):
-            self.dump.note_memory(float(match[1]) / 1024.0)
+        if PEAK.search(text):
+            self._note_memory(text)
         if NEEDED.search(text) is None:
             return None
         for place, form in enumerate(self._forms):
@@ -205,6 +240,15 @@ class Follower:
                 self._told += 1
                 return step if state is self._leading() else None
         return None
+
+    def _note_memory(self, text: str) -> None:
+        """Take the peaks that a line tells."""
+        for name, pattern, scale in MEMORY:
+            if match := pattern.search(text):
+                try:
+                    self.dump.note_memory(name, value_of(match[1]) * scale)
+                except ValueError:
+                    continue
 
     def _configure(self, text: str, voice: str) -> None:
         """Take what a line says of the run's configuration."""
@@ -258,7 +302,8 @@ class Follower:
         stated = self.stated()
         launch = self.dump.launch(form.dialect)
         alone = form.name == "trainer-bar" and not self._loss
-        notes = (*self.dump.notes, *((BAR_ALONE,) if alone else ()))
+        own = (form.note,) if form.note and steps else ()
+        notes = (*self.dump.notes, *own, *((BAR_ALONE,) if alone else ()))
         told = {one.form.name: one.form.framework for one in self._states if one.seen.steps}
         return Log(
             form=form.name,
@@ -276,7 +321,7 @@ class Follower:
 def _plan(dump: Dump, dialect: str) -> str:
     """What a configuration says of a plan, as text: what else is in it (paths, seeds, steps) makes
     no other job of it."""
-    said = {key: value for key, value in dump.said().items() if key != "reserved_gib"}
+    said = {key: value for key, value in dump.said().items() if not key.endswith("_gib")}
     _, text = dump.launch(dialect)
     try:
         launch = read_launch(dialect, text) if text else None
@@ -287,7 +332,8 @@ def _plan(dump: Dump, dialect: str) -> str:
 
 def _state(form: Form) -> _State:
     patterns = tuple((name, re.compile(text + NUMBER), scale) for name, text, scale in form.told)
-    return _State(form, re.compile(form.number or r"(?!)"), patterns)
+    number, counted = (re.compile(text or r"(?!)") for text in (form.number, form.counted))
+    return _State(form, number, counted, patterns)
 
 
 def timed(steps: tuple[LoggedStep, ...], stated: dict[str, Any]) -> tuple[LoggedStep, ...]:

@@ -1,10 +1,10 @@
 """What programs print when they are done, in the text of a terminal: reports of clients that load
-an engine, and the summary of HuggingFace's trainer.
+an engine, and the summary of HuggingFace's trainer, as a mapping and as lines of its own.
 
 Sources of the forms (read November 2026): vllm-project/vllm `vllm/benchmarks/serve.py` and
 sgl-project/sglang `bench_serving.py` (what they print, and the `Namespace(...)` of their arguments
-before it), huggingface/transformers `trainer.py` and tqdm's progress bars, all as public logs have
-them.
+before it), huggingface/transformers `trainer.py`, `trainer_pt_utils.py` (`metrics_format`,
+`log_metrics`: '***** train metrics *****') and tqdm's progress bars, all as public logs have them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reckon.logs.bars import BAR
+from reckon.logs.bars import BAR, gone_of
 from reckon.logs.benches import Bench, number, read_report
+from reckon.logs.trackers import ROUNDED, ended
 
 BEGINS, FIRST = "Serving Benchmark Result", "Successful requests:"
 """What stands above a report, and its first line where that was not copied."""
@@ -52,8 +53,8 @@ ARGUMENT = re.compile(r"(\w+)=(?:'([^']*)'|([^,()]*))")
 SUMMARY = re.compile(r"'(train_\w+)': '?([-+.\deE]+)'?")
 """A summary's figures."""
 
-ROUNDED = 5.1e-4
-"""By how much a rate of the trainer is off, of three digits behind the point."""
+METRIC = re.compile(r"(?:^|\s)(train_\w+)\s+=\s+(\S.*?)\s*$")
+"""A line of the block of metrics: '  train_runtime            = 0:08:59.74'."""
 
 APART = 0.5
 """Log of the bar's pace over the summary's from which on they are of different steps."""
@@ -78,13 +79,20 @@ class Printed:
         elif "'train_runtime'" in line:
             self._summary = {name: float(value) for name, value in SUMMARY.findall(line)
                              if math.isfinite(number(value) or math.nan)}  # fmt: skip
-        elif "%|" in line:
-            if bar := BAR.match(line):
-                self._bars[int(bar[2])] = max(int(bar[1]), self._bars.get(int(bar[2]), 0))
+        elif "%" in line and (bar := BAR.match(line)):
+            self._bars[int(bar[2])] = max(int(bar[1]), self._bars.get(int(bar[2]), 0))
+        elif "train_" in line and (metric := METRIC.search(line)):
+            self._metric(metric[1], metric[2])
         elif ":" in line and (FIRST in line or self._open is not None):
             if FIRST in line and (self._open is None or "completed" in self._open):
                 self._begin()
             self._take(line)
+
+    def _metric(self, name: str, text: str) -> None:
+        """A line of the block of metrics; the mapping that was printed before it is more exact."""
+        figure = gone_of(text) if name == "train_runtime" else number(text.replace(",", ""))
+        if figure is not None and math.isfinite(figure):
+            self._summary.setdefault(name, figure)
 
     def _begin(self) -> None:
         self._open = dict(self._asked)
@@ -120,10 +128,11 @@ class Printed:
             (done, total) for total, done in self._bars.items()
             if runtime > 0 and abs(done / runtime - rate) <= ROUNDED
         ]  # fmt: skip
-        steps, planned = max(near, default=(round(runtime * rate), 0))
-        if not steps or abs(math.log(pace * steps / runtime)) > APART:
+        steps, planned = max(near, default=(0, 0))
+        count = steps or round(runtime * rate)
+        if runtime > 0 and count and abs(math.log(pace * count / runtime)) > APART:
             return None
-        return {"log_history": [{"step": steps, **self._summary}], "max_steps": planned}
+        return ended(self._summary, steps, planned)
 
 
 def _arguments(line: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,7 +88,8 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
         return reports
     state = printed.trainer(_pace(log))
     if state is not None:
-        return read_trainer_state(place, state)
+        found = read_trainer_state(place, state)
+        return replace(found, stated={**found.stated, **log.stated})
     if bar and log.steps:
         return log
     raise InputError("; ".join([f"{place}: no step and no report in it is of a form that is known "

@@ -105,7 +105,19 @@ def rows_of(found: Log | list[Bench], path: Path, given: Given) -> Read:
 def _point(path: Path) -> str:
     """A name for a run: that of its file, and of the folder where that says nothing."""
     stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]
-    common = ("log", "out", "trainer_state", "stdout", "train", "run", "result", "profile_export")
+    common = (
+        "log",
+        "out",
+        "trainer_state",
+        "trainer_log",
+        "all_results",
+        "train_results",
+        "stdout",
+        "train",
+        "run",
+        "result",
+        "profile_export",
+    )
     name = f"{path.absolute().parent.name}_{stem}" if stem in common else stem
     return re.sub(r"[^\w.-]+", "_", name)
 
@@ -142,7 +154,7 @@ def plan_of(log: Log, given: Given) -> tuple[dict[str, Any], Model | None, list[
             notes += told
         except InputError as error:
             notes.append(str(error))
-    for name in ("reserved_gib",):
+    for name in ("reserved_gib", "memory_gib"):
         stated.pop(name, None)
     framework = {"framework": log.framework} if log.framework else {}
     known = {**framework, **stated, **fields, **own}
@@ -270,10 +282,11 @@ def _derived(log: Log, fields: dict[str, Any], notes: list[str]) -> None:
         if last is not None and last.get("samples") > 0:
             fields["seq_len"] = round(last.get("tokens") / last.get("samples"))
             notes.append(f"sequences of {fields['seq_len']}: tokens over samples so far")
-    tokens = series(log.steps, "batch_tokens")
+    told = series(log.steps, "batch_tokens")
+    tokens = float(np.median(told)) if told.size else number_or_nan(fields.get("batch_tokens"))
     length = number_or_nan(fields.get("seq_len"))
-    if tokens.size and length > 0 and "global_batch" not in fields:
-        fields["global_batch"] = round(float(np.median(tokens)) / length)
+    if tokens > 0 and length > 0 and "global_batch" not in fields:
+        fields["global_batch"] = round(tokens / length)
         notes.append(
             f"a step is of {fields['global_batch']} sequences: its tokens over their length"
         )
@@ -335,12 +348,16 @@ def measured(log: Log, path: Path, fields: Mapping[str, Any]) -> tuple[str, Figu
 
 def _memory(log: Log) -> dict[str, Any]:
     """Peak memory [GiB]: what the allocator reserved, where the log says it."""
-    reserved = log.stated.get("reserved_gib")
-    if reserved is None and (told := series(log.steps, "reserved_gib")).size:
-        reserved = float(told.max())
-    found: dict[str, Any] = {} if reserved is None else {"memory_reserved_gb": float(reserved)}
-    if (used := series(log.steps, "memory_gib")).size:
-        found["memory_gb_per_gpu"] = float(used.max())
+    found: dict[str, Any] = {}
+    for name, column in (
+        ("reserved_gib", "memory_reserved_gb"),
+        ("memory_gib", "memory_gb_per_gpu"),
+    ):
+        peak = log.stated.get(name)
+        if peak is None and (told := series(log.steps, name)).size:
+            peak = float(told.max())
+        if peak is not None:
+            found[column] = float(peak)
     return found
 
 

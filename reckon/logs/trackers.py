@@ -4,7 +4,8 @@ Biases, the state of HuggingFace's trainer.
 Sources of the forms: TensorFlow `tensorflow/core/util/event.proto`, `framework/summary.proto`,
 `framework/tensor.proto` and `lib/io/record_writer.h` (records of length, checksum, data, checksum);
 the documentation of Weights & Biases on exports of runs and of charts; huggingface/transformers
-`trainer_callback.py` (`TrainerState`) and `trainer_utils.py` (`speed_metrics`). From memory where
+`trainer_callback.py` (`TrainerState`), `trainer_utils.py` (`speed_metrics`), `trainer_pt_utils.py`
+(`save_metrics`: `train_results.json`, `all_results.json`). From memory where
 a field is not in one of these.
 """
 
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO
 from predictor.errors import InputError
 from reckon.logs.lines import timed
 from reckon.logs.opening import DAMAGED, opened
-from reckon.logs.steps import Collected, Log, LoggedStep
+from reckon.logs.steps import SAME, Collected, Log, LoggedStep
 
 TAGS: dict[str, tuple[str, str]] = {
     "iteration-time": ("seconds", "megatron-lm"),
@@ -298,6 +299,9 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
             _finite(entry.get(name)) for name in ("train_samples_per_second", "train_runtime")
         )
         step = entry["step"]
+        if step and samples and not gone:
+            seen.add(LoggedStep(step, {"samples_per_s": samples}))
+            notes = [ROUGH, WHOLE_RUN]
         if not (gone and step):
             continue
         if samples:
@@ -314,6 +318,44 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
                notes=tuple(notes), planned=int(planned or 0))  # fmt: skip
 
 
+ROUNDED = 5.1e-4
+"""By how much a rate of the trainer is off, of three digits behind the point."""
+
+ROUGH = (
+    "it tells the steps per second to three digits alone, too few to know how many there were: the "
+    "time of a step follows from the sequences per second and those of a step"
+)
+"""What is to be said of a summary by which a step is not known."""
+
+
+def ended(told: Mapping[str, float], steps: int = 0, planned: int = 0) -> dict[str, Any] | None:
+    """The figures that the trainer tells when it ends (`train_runtime` [s] and rates), as its state
+    keeps them; None where they tell no step.
+
+    steps, planned   that were taken and are to be, where something else tells them; else they
+                     follow from the rate, where that is known to `SAME`
+    """
+    runtime, rate = told.get("train_runtime", 0.0), told.get("train_steps_per_second", 0.0)
+    samples = told.get("train_samples_per_second", 0.0)
+    exact = bool(steps) or ROUNDED * runtime < 0.5 or SAME * rate > ROUNDED
+    steps = steps or round(runtime * rate)
+    if exact and steps and runtime > 0:
+        return {"log_history": [{**told, "step": steps}], "max_steps": planned}
+    if exact or not samples > 0:
+        return None
+    entry = {"step": max(steps, 1), "train_samples_per_second": samples}
+    return {"log_history": [entry], "max_steps": planned}
+
+
+def results(content: Any) -> dict[str, Any] | None:
+    """`train_results.json` or `all_results.json` of HuggingFace's scripts as the trainer's state;
+    None where a content is none."""
+    if not isinstance(content, dict) or "train_runtime" not in content:
+        return None
+    told = {key: number for key, value in content.items() if (number := _finite(value)) is not None}
+    return ended(told)
+
+
 def _finite(value: Any) -> float | None:
     """A number that a trainer logs, as text or not; None for anything else."""
     try:
@@ -324,10 +366,13 @@ def _finite(value: Any) -> float | None:
 
 
 def trainer_state(path: Path) -> dict[str, Any] | None:
-    """The content of a `trainer_state.json`; None where a file is none."""
+    """The content of a `trainer_state.json`, or what a file of its results says as such; None where
+    a file is none."""
     try:
         with opened(path) as stream:
             content = json.load(stream)
     except (*DAMAGED, ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) and "log_history" in content else None
+    if isinstance(content, dict) and "log_history" in content:
+        return content
+    return results(content)

@@ -91,7 +91,8 @@ def adapt(calibration: str | Path | Calibration, runs: Any) -> Calibration:
     calibration  name, folder or `Calibration`
     runs         what `read_runs` returns, a table of it, paths of logs, or rows as mappings
 
-    Raises InputError where no run can be used, and where runs contradict each other, by name.
+    Its `provenance["own_words"]` are the lines in which the command says what was learned. Raises
+    InputError where no run can be used, and where runs contradict each other, by name.
     """
     known, table = load(calibration), rows_of(runs)
     if of_inference(table.columns):

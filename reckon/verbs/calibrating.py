@@ -14,7 +14,7 @@ from calibration.kernels.models import fit_kernels
 from calibration.network.fit import fit_links
 from calibration.power.profile import fit_profiles
 from calibration.runs.fit import LEAST_SOURCES, default_run, fit_runs, read_points
-from calibration.runs.own import adapt_runs
+from calibration.runs.own import adapt_runs, aside
 from calibration.serving.fit import read_inference
 from calibration.serving.own import adapt_engines
 from calibration.sources.reading import read_table
@@ -102,6 +102,7 @@ def calibrate(
         "learned": list(told.words) if told else [],
         "doubtful": told.doubtful if told else {},
         "left_out_runs": told.left_out if told else {},
+        "aside": aside(told.doubtful, told.left_out) if told else [],
         "run_sigma": fitted.run.sigma,
         "power": {name: asdict(one) for name, one in power.items()},
         "power_left_out": powerless,

@@ -82,12 +82,8 @@ def show_calibrated(summary: dict[str, Any]) -> None:
         )
     for name, reason in summary["power_left_out"].items():
         print(f"power of {name} is not fitted: {reason}")
-    for line in summary["learned"]:
+    for line in (*summary["learned"], *summary["aside"]):
         print(line)
-    for run, chance in summary["doubtful"].items():
-        print(f"run {run} is mostly left aside: an outlier with a probability of {chance:.0%}")
-    for run, reason in summary["left_out_runs"].items():
-        print(f"left out run {run}: {reason}")
     for reason, count in summary["left_out"].items():
         print(f"left out {count} rows: {reason}")
     count = summary["rows"] + len(summary["interval_points"])

@@ -185,6 +185,27 @@ def test_recomputation_that_is_not_stated_is_found_and_kept(tmp_path: Path) -> N
     assert found.request.plan.recompute == "full"
 
 
+def test_a_setting_is_learned_where_it_is_sure_and_carried_where_the_rules_are_the_same() -> None:
+    """One run says no more of recomputation than of a slow machine, and leaves the rules as they
+    are; what five show of plans that the rules leave without any is not of plans of which they say
+    something else."""
+    rows = [{**row(plan, 1.0, f"r{at}"), "recompute": None} for at, plan in enumerate(PLANS)]
+    for one in rows:
+        full = point_of({**one, "recompute": "full"}, BASE.run)
+        assert isinstance(full, Point)
+        one["step_time_s"] = time_of(full, BASE)[0]
+    assert reckon.adapt(BASE, pd.DataFrame(rows[:1])).run.habits == {}
+    known = reckon.adapt(BASE, pd.DataFrame(rows))
+    assert known.run.usual == {"recompute": ("none",)}
+    asked = {"gpus": 8, "tp": 8, "seq_len": 8192, "global_batch": 8, "framework": "megatron-lm",
+             "precision": "bf16", "micro_batch": 1}  # fmt: skip
+    unlike = replace(known.run, usual={"recompute": ("selective",)})
+    for run, kind in ((known.run, "full"), (unlike, "none")):
+        calibration = replace(known, run=run)
+        plan = reckon.predict_train("llama3-8b", "dgx-h100", asked, calibration).request.plan
+        assert plan.recompute == kind
+
+
 def synthetic(count: int, level: float, seed: int) -> Block:
     """Runs that are off by one level and a little noise."""
     generator = np.random.default_rng(seed)

@@ -82,6 +82,29 @@ def test_benchmarks_that_are_as_predicted_move_nothing() -> None:
     assert off(found, benchmarks(BASE, (1, 8, 64))) < 1e-3
 
 
+def test_what_is_learned_of_an_earlier_release_is_said_to_be_of_it_alone() -> None:
+    """A benchmark of mid-2025 moves vLLM as it was; where no era is named, today's is predicted."""
+    rows = [{**row(n, "tpot_ms", 70.0), "published": "2025-06"} for n in (8, 32)]
+    table = pd.DataFrame(rows)
+    known = reckon.adapt(BASE, table)
+    assert known.serving.engines["vllm"] == BASE.serving.engines["vllm"]
+    assert known.serving.engines["vllm until 2025-12"] != BASE.serving.engines["vllm until 2025-12"]
+    told = [line for line in known.provenance["own_words"] if "until 2025-12" in line]
+    assert len(told) == 1
+    assert "later releases are predicted as before" in told[0]
+    now = reckon.adapt(BASE, table.drop(columns="published"))
+    assert not any("later releases" in line for line in now.provenance["own_words"])
+
+
+def test_what_no_parameter_explains_is_said_and_carried_to_like_benchmarks() -> None:
+    """One time per token that is three times the predicted one is an odd row to the engine."""
+    (one,) = (b for b in benchmarks(BASE, (16,)) if b.metric == "tpot_s")
+    found = adapt_engines(BASE, [replace(one, value=3.0 * one.value)])
+    (line,) = (words for words in found.words if "a token takes" in words)
+    assert "like benchmarks" in line
+    assert found.calibration.provenance["own_words"] == list(found.words)
+
+
 def test_benchmarks_that_contradict_each_other_are_named() -> None:
     one, *_ = benchmarks(BASE, (4,))
     with pytest.raises(InputError, match=f"{one.point_id} and again are of the same"):
@@ -108,6 +131,9 @@ def test_a_table_of_benchmarks_is_learned_from_and_kept(tmp_path: Path) -> None:
     summary = reckon.calibrate(out=tmp_path / "cal", reference=[tmp_path / "mine.csv"])
     assert len(summary["interval_points"]) == len(rows)
     again = load(tmp_path / "cal")
+    told = [*summary["learned"], *summary["aside"]]
+    assert told == list(adapted.provenance["own_words"]) == list(again.provenance["own_words"])
+    assert told
     one, two = (float(c.serving.of("vllm", "neutral").step) for c in (adapted, again))
     assert two == pytest.approx(one, rel=1e-3)
     assert one > 1.3 * float(BASE.serving.of("vllm", "neutral").step)

@@ -30,13 +30,12 @@ from predictor.training.completion import (
     _replicated,
     _routed,
     _shape,
-    _shown,
     _whole_replicas,
     complete_training,
     enforce_reach,
 )
 from predictor.training.fitting import Recomputation, inside
-from predictor.training.habits import INTERLEAVED, WHOLE, Habits
+from predictor.training.habits import INTERLEAVED, WHOLE, Habits, own_shown
 from predictor.variation import load_of
 from tests.predictor.dense import dense
 
@@ -91,11 +90,11 @@ def test_own_runs_chunks_are_taken_where_they_divide_the_layers(
 ) -> None:
     """Of 24 layers; what is no layout's is taken anywhere."""
     own = RunParameters(habits={"vpp": 3, "cuda_graphs": "layer"})
-    values = _shown(Filler({"pp": stages}), own, DENSE).values
+    values = own_shown(Filler({"pp": stages}), own, DENSE).values
     assert values["cuda_graphs"] == "layer"
     assert ("vpp" in values) is filled_in
-    assert _shown(Filler({"pp": stages, "vpp": 1}), own, DENSE).values["vpp"] == 1
-    assert "vpp" not in _shown(Filler({}), own, DENSE).values
+    assert own_shown(Filler({"pp": stages, "vpp": 1}), own, DENSE).values["vpp"] == 1
+    assert "vpp" not in own_shown(Filler({}), own, DENSE).values
 
 
 def test_schedules_bring_their_chunks_and_their_overlap() -> None:

@@ -12,7 +12,7 @@ from predictor import catalog
 from predictor.catalog.filling import Filler, framework_settings
 from predictor.errors import InputError
 from predictor.plans import SCHEDULES, TrainingPlan
-from predictor.training.completion import _host, _usual_load
+from predictor.training.completion import _host
 from predictor.training.habits import (
     BUSIEST,
     UNDIVIDED,
@@ -21,6 +21,7 @@ from predictor.training.habits import (
     _of_recipe,
     full_layers,
     habits_of,
+    usual_load,
     whole_micro_batch,
     whole_share,
 )
@@ -174,9 +175,9 @@ def test_an_untrained_routers_busiest_expert_has_between_its_share_and_all(
     """Of eight experts a token chooses so many: half-way between 1 and 8 / chosen."""
     mixed = replace(MIXED, top_k=chosen)
     padded = Habits("x", {"expert_load": BUSIEST}, False, "none", {})
-    assert _usual_load(mixed, padded).value == load
-    assert _usual_load(mixed, replace(padded, settings={})).value < 1.5
-    assert not _usual_load(DENSE, padded).when
+    assert usual_load(mixed, padded).value == load
+    assert usual_load(mixed, replace(padded, settings={})).value < 1.5
+    assert not usual_load(DENSE, padded).when
 
 
 @pytest.mark.parametrize("framework", ["neutral", "torchtitan", "kempnerforge"])

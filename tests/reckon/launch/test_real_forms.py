@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from predictor import catalog
 from predictor.errors import InputError
@@ -111,6 +112,11 @@ def test_a_configuration_split_over_files(tmp_path: Path) -> None:
         ("pretrain_bert.py --num-layers 12", "BERT"),
         ("pretrain_gpt.py --hybrid-override-pattern M-M*", "hybrid of Mamba"),
         ("pretrain_vlm.py --img-h 336", "sees images"),
+        ("examples/multimodal/train.py --num-layers 32", "sees images"),
+        ("train.py --freeze-ViT --num-layers 32", "sees images"),
+        ("examples/mimo/train.py --num-layers 32", "MIMO"),
+        ("train.py --model-provider llava_vlm --num-layers 32", "MIMO"),
+        ("train.py --llm-tp 2 --llm-dp 4 --num-layers 52", "sees images"),
     ],
 )
 def test_what_is_not_predicted_is_refused_by_its_name(line: str, what: str) -> None:
@@ -411,3 +417,37 @@ def test_a_recipe_of_the_library_says_the_model_by_its_name(tmp_path: Path) -> N
     assert model is not None
     assert model.name == "qwen3-30b-a3b"
     assert read_launch("nemo", line.replace("qwen3_30b_a3b", "ours_1b")).model is None
+
+
+NARROW = int(4 * 4096 * 2 / 3 / 64) * 64
+"""What Megatron-LM's arguments make of a gated MLP of no width (`arguments.py`)."""
+
+
+@pytest.mark.parametrize(
+    ("flag", "wide"), [("--swiglu", NARROW), ("--quick-geglu", 4 * 4096), ("", 4 * 4096)]
+)
+def test_a_width_that_arguments_do_not_say(flag: str, wide: int) -> None:
+    line = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+        f"--num-attention-heads 32 --seq-length 4096 --vocab-size 32000 {flag}"
+    )
+    model = read_launch("megatron", line).model
+    assert model is not None
+    assert (model.ffn_hidden, model.gated) == (wide, bool(flag))
+
+
+@pytest.mark.parametrize(
+    ("told", "wide"),
+    [("{activation_func: swiglu}", NARROW), ("{activation_func: silu}", 4 * 4096),
+     ("{ffn_hidden_size: null}", 4 * 4096), ("{ffn_hidden_size: 14336}", 14336)],
+)  # fmt: skip
+def test_a_width_that_a_configuration_does_not_say(told: str, wide: int) -> None:
+    """Megatron Core takes four times the model's width, gated or not; 'swiglu' is the flag."""
+    core = {
+        "language_model": {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+                           "gated_linear_unit": True, **yaml.safe_load(told)},
+        "micro_batch_size": 1, "global_batch_size": 128, "seq_length": 4096, "vocab_size": 32000,
+    }  # fmt: skip
+    model = read_launch("megatron", yaml.safe_dump(core)).model
+    assert model is not None
+    assert (model.ffn_hidden, model.gated) == (wide, True)

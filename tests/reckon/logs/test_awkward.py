@@ -199,7 +199,7 @@ def test_a_rate_that_any_loop_may_log_is_no_framework_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "told"),
-    [({"failed": 30}, "30 requests failed"), ({"request_rate": 4.0}, "no more than 64 at once")],
+    [({"failed": 30}, "30 requests failed"), ({"request_rate": 3.0}, "no more than 64 at once")],
 )
 def test_what_a_report_of_serving_does_not_say_by_itself(
     tmp_path: Path, changed: dict[str, Any], told: str

@@ -23,6 +23,7 @@ from reckon.logs.reading import lines, opened
 from reckon.logs.rows import Given
 from reckon.logs.steps import warm
 from reckon.verbs.runs import read_one
+from reckon.verbs.watching import watch
 from tests.conftest import ROOT
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -37,7 +38,10 @@ TRAINING: dict[str, tuple[str, float, dict[str, Any]]] = {
     # Seconds instead of milliseconds (BLOOM's fork); 105.21 and on by .01, the middle of nine.
     "megatron_seconds.log": ("megatron", 105.28, {"global_batch": 2048}),
     "primus.log": ("megatron", 5.6203, {"global_batch": 128}),
-    "bridge.log": ("megatron-bridge", 3.155, {"framework": "megatron-bridge"}),
+    # 77.309e9 bytes are 72 GiB, those of the first stage after its second step.
+    "bridge.log": ("megatron-bridge", 3.155, {"framework": "megatron-bridge",
+                                              "memory_reserved_gb": 77.309e9 / 2**30,
+                                              "memory_gb_per_gpu": 72.478e9 / 2**30}),
     "nemo.log": ("nemo", 2.480, {"num_gpus": 16, "tp": 4, "global_batch": 32, "seq_len": 4096,
                                  "layers": 32, "hidden": 4096, "ffn_hidden": 11008}),
     "nemo_bar.log": ("nemo", 3.136, {"global_batch": 256}),
@@ -65,6 +69,18 @@ TRAINING: dict[str, tuple[str, float, dict[str, Any]]] = {
     "mllog.log": ("mllog", 15.2 * 8 / 80, {"global_batch": 8, "seq_len": 8192}),
     # 412.55 s for 50 steps
     "trainer_state.json": ("trainer-state", 412.55 / 50, {"global_batch": 64, "micro_batch": 4}),
+    # 432.7067 s of .358 steps a second are 155 steps of 11.555 / .358 sequences.
+    "all_results.json": ("trainer-state", 432.7067 / 155, {"global_batch": 32}),
+    # 16 min 8.44 s for 310 steps
+    "trainer_metrics.txt": ("trainer-state", 968.44 / 310, {"global_batch": 16, "micro_batch": 2}),
+    # Six seconds a step; 40 of an evaluation and 45 before the first step do not count.
+    "trainer_log.jsonl": ("trainer-log", 6.0, {"framework": "huggingface",
+                                               "memory_reserved_gb": 52.25}),
+    "unsloth.log": ("trainer-bar", 4.0, {"accelerator": "A100-SXM4-80GB", "num_gpus": 1,
+                                         "global_batch": 16, "micro_batch": 4, "trained": "lora"}),
+    "axolotl.log": ("trainer-bar", 5.0, {"memory_reserved_gb": 35.25, "memory_gb_per_gpu": 30.5}),
+    # The sixth of seven in order, of ten every tenth is told; the one behind an evaluation is not.
+    "nanogpt.log": ("nanogpt", 0.269, {"framework": "pytorch"}),
     "wandb_history.csv": ("wandb", 8.3, {"framework": "maxtext"}),
     "wandb_chart.csv": ("wandb", 2.505, {}),
 }  # fmt: skip
@@ -161,7 +177,9 @@ def _benches(name: str) -> list[Bench]:
 
 
 def test_every_form_has_a_fixture_and_a_line_in_the_guide() -> None:
-    read = {form for form, *_ in (*TRAINING.values(), *SERVING.values())} | {"tensorboard"}
+    read = {form for form, *_ in (*TRAINING.values(), *SERVING.values())} | {
+        "tensorboard", "torchtune"
+    }  # fmt: skip
     assert read == {*FORMATS, "aiperf"}
     guide = (ROOT / "docs" / "guides" / "own-runs.md").read_text(encoding="utf-8")
     assert all(f"`{form}`" in guide for form in read)
@@ -278,6 +296,106 @@ def test_broken_lines_cost_only_themselves(name: str, tmp_path: Path) -> None:
     cut = read_log(path)
     assert isinstance(cut, Log)
     assert {s.number for s in cut.steps} <= {s.number for s in whole.steps}
+
+
+def test_tokens_of_the_loss_are_told_as_such() -> None:
+    """torchtune: 7,500.75 tokens/s of each are 8 sequences of 4,096 on two in so many seconds."""
+    given = Given({"gpus": 2, "global_batch": 8, "seq_len": 4096})
+    read = read_one(FIXTURES / "torchtune.log", given)
+    (row,) = read.rows
+    assert row["source_title"] == "a log of torchtune"
+    assert row["step_time_s"] == pytest.approx(8 * 4096 / 2 / 7500.75)
+    assert (row["memory_gb_per_gpu"], row["memory_reserved_gb"]) == (41.25, 47.046875)
+    assert any("tokens of the loss" in note for note in read.notes)
+
+
+def test_nanogpt_tells_the_tokens_of_a_step() -> None:
+    (row,) = read_one(FIXTURES / "nanogpt.log", Given({"seq_len": 1024})).rows
+    assert row["global_batch"] == 491_520 / 1024
+
+
+@pytest.mark.parametrize("rate", ["0.003", "0.0"])
+def test_a_summary_whose_rate_has_too_few_digits(tmp_path: Path, rate: str) -> None:
+    """Ten hours at .003 steps a second are 90 to 126 steps: the time of one is not known to 17 %,
+    but 1.58 sequences a second are, and of 512 a step takes 324 s."""
+    path = tmp_path / "train_results.json"
+    path.write_text(
+        '{"train_runtime": 36000.0, "train_samples_per_second": 1.58,'
+        f' "train_steps_per_second": {rate}, "epoch": 1.0}}', "utf-8"
+    )  # fmt: skip
+    with pytest.raises(InputError, match="global_batch="):
+        reckon.read_runs(path)
+    found = reckon.read_runs(path, {"global_batch": 512})
+    assert found["value"][0] == pytest.approx(512 / 1.58)
+
+
+def test_a_bar_without_room_is_one(tmp_path: Path) -> None:
+    """Where tqdm has no width it writes no bar (notebooks whose output was kept)."""
+    path = tmp_path / "run.log"
+    steps = [f"{n}% {n}/100 [0{4 * n // 60}:{4 * n % 60:02d}<06:00,  4.00s/it]" for n in range(40)]
+    path.write_text("\n".join([*steps, "{'loss': 1.0}"]), "utf-8")
+    found = read_log(path)
+    assert isinstance(found, Log)
+    assert (found.form, found.planned) == ("trainer-bar", 100)
+    assert found.steps[-1].get("seconds") == pytest.approx(4.0)
+
+
+def test_the_last_step_is_known_where_it_is_told() -> None:
+    """NeMo numbers steps from 0 and tells the last; its first releases counted from 1 beside it."""
+    for name, last in (("nemo.log", 99), ("trainer_log.jsonl", 60), ("megatron.log", 500)):
+        found = read_log(FIXTURES / name)
+        assert isinstance(found, Log)
+        assert found.planned == last
+    follower = Follower()
+    follower.feed(
+        "Training epoch 0, iteration 1/100 | global_step: 0 | train_step_timing in s: 2.5"
+    )
+    assert follower.planned == 99
+
+
+BOUND = {"mean_ttft_ms": 402.1, "mean_tpot_ms": 58.6, "total_input_tokens": 1024_000,
+         "total_output_tokens": 256_000, "completed": 1000, "request_throughput": 8.3,
+         "output_throughput": 2124.8, "max_concurrency": 128, "request_rate": 10.0}  # fmt: skip
+"""A request is in flight for 15.3 s: 10 a second would be 153 at once."""
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(10.0, True), (8.0, False), ("inf", True)])
+def test_what_holds_back_arrivals_is_their_load(tmp_path: Path, rate: Any, bound: bool) -> None:
+    """Of a rate and a bound on requests at once, that counts which binds, whatever client says
+    so: vLLM's, SGLang's and aiperf."""
+    vllm = {**BOUND, "request_rate": rate}
+    sglang = {**vllm, "mean_e2e_latency_ms": 15_345.0}
+    parts = {"time_to_first_token": 402.1, "inter_token_latency": 58.6, "request_latency": 15_345.0}
+    aiperf = {
+        **{name: {"unit": "ms", "avg": value} for name, value in parts.items()},
+        "output_sequence_length": {"unit": "tokens", "avg": 256.0},
+        "input_config": {"loadgen": {"concurrency": 128, "request_rate": rate}},
+    }
+    for at, report in enumerate((vllm, sglang, aiperf)):
+        path = tmp_path / f"{at}.json"
+        path.write_text(json.dumps(report), "utf-8")
+        (one,) = read_log(path)  # type: ignore[misc]
+        assert isinstance(one, Bench)
+        load = {"concurrency": 128, "batch": 128} if bound else {"request_rate": 8.0}
+        assert {key: one.stated[key] for key in load} == load
+        assert ("request_rate" in one.stated) is not bound
+
+
+def test_a_trainer_s_log_ends_with_its_last_step(tmp_path: Path) -> None:
+    """The last step comes 18 s after the one before it, too soon to be timed by whole seconds."""
+    path = tmp_path / "trainer_log.jsonl"
+    rows = [
+        {"current_steps": n, "total_steps": 43, "epoch": n / 43, "elapsed_time": f"0:0{n // 10}:00"}
+        for n in (10, 20, 30, 40)
+    ]
+    last = {"current_steps": 43, "total_steps": 43, "epoch": 1.0, "elapsed_time": "0:04:18"}
+    path.write_text("\n".join(map(json.dumps, [*rows, last])) + "\n", "utf-8")
+
+    def sleep(_: float) -> None:
+        raise AssertionError("it is not known that the log has ended")
+
+    *_, end = watch(path, sleep=sleep)
+    assert (end["median_s"], end["steps"], end["event"]) == (6.0, 43.0, "end")
 
 
 def test_figures_are_those_of_steps_that_count() -> None:

@@ -251,6 +251,24 @@ def test_a_stall_is_told_and_its_end() -> None:
     assert found.status == 0
 
 
+def test_before_the_first_step_a_job_is_waited_for_and_does_not_stall() -> None:
+    """How long a start takes is not known, with a prediction of steps or without; where steps tell
+    no time, the pauses between them say what a stall is."""
+    for expected in (Expected(), Expected(1.0, 0.5, 1.5)):
+        found = Watched(expected)
+        assert found.wait(0.0) == found.wait(60.0) == []
+        (event,) = found.wait(61.0)
+        assert (event["event"], found.status) == ("waiting", 0)
+        assert found.wait(3600.0) == []
+    found = Watched(Expected())
+    found.wait(0.0)
+    found.feed(LoggedStep(1, {"loss": 2.0}), 400.0)
+    assert found.wait(1000.0) == []
+    found.feed(LoggedStep(2, {"loss": 2.0}), 500.0)
+    assert found.wait(1000.0) == []
+    assert [event["event"] for event in found.wait(1001.0)] == ["stalled"]
+
+
 def test_steps_that_a_log_does_not_tell_are_no_stall_and_cost_all_the_same() -> None:
     """A line every hundredth step of 10 s comes after 1,000 s; 30 lines are 3,000 steps."""
     found = Watched(Expected(steps=3000, price=3600.0))

@@ -1,0 +1,68 @@
+"""Accelerators that a user describes, beside those of the catalog that are like them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reckon
+from predictor import catalog
+from predictor.catalog.entries import FURTHER, NEAR
+
+MEASURED = ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X-192GB", "B200-SXM-180GB")
+MORE = (
+    ("memory_bandwidth_gbs", "l2_mb"),
+    ("bf16_tflops", "fp16_tflops", "fp8_tflops", "fp4_tflops", "tf32_tflops", "fp32_tflops"),
+)
+
+
+def described(name: str, **times: float) -> dict[str, Any]:
+    """The row of the catalog as somebody would write it in a file, some numbers multiplied."""
+    row = catalog.to_mapping(catalog.spec_of("accelerators", name))
+    own = {key: value for key, value in row.items() if value not in ("", None)}
+    own |= {key: own[key] * by for key, by in times.items() if key in own}
+    return {**own, "name": "one-of-mine"}
+
+
+def seconds(accelerator: Any) -> tuple[float, float]:
+    """A step of training [s] and a token of serving [s]."""
+    plan = {"global_batch": 8, "seq_len": 4096, "gpus": 8, "tp": 2, "accelerator": accelerator}
+    serve = {"tp": 2, "batch": 8, "input_len": 2048, "output_len": 32, "accelerator": accelerator}
+    trained = reckon.predict_train("llama3-8b", "dgx-h100", plan)
+    served = reckon.predict_infer("llama3-8b", "dgx-h100", serve)
+    return trained.step_time.value, served.tpot.value
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_described_as_the_catalog_has_it_is_as_quick_and_as_sure(name: str) -> None:
+    own = catalog.accelerator(described(name))
+    assert own.relative is not None
+    assert own.doubt == pytest.approx(0.0)
+    assert seconds(described(name)) == pytest.approx(seconds(name), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("keys", MORE, ids=["memory", "arithmetic"])
+def test_more_of_anything_is_never_slower(name: str, keys: tuple[str, ...]) -> None:
+    usual = seconds(described(name))
+    for by in (1.02, 1.3, 1.7):
+        more = seconds(described(name, **dict.fromkeys(keys, by)))
+        assert all(m <= u * (1 + 1e-9) for m, u in zip(more, usual, strict=True))
+        usual = more
+
+
+def test_doubt_grows_with_what_differs_and_is_none_of_its_own_far_away() -> None:
+    doubts = []
+    for by in (1.0, 1.1, 1.5):
+        own = catalog.accelerator(described("H100-SXM5-80GB", memory_bandwidth_gbs=by))
+        assert own.doubt == pytest.approx(FURTHER * np.sqrt(np.log(by)), abs=1e-9)
+        doubts.append(own.doubt)
+    assert doubts == sorted(set(doubts))
+    far = described("H100-SXM5-80GB", memory_bandwidth_gbs=1.1 * np.exp(NEAR))
+    assert catalog.accelerator(far).relative is None
+    assert (
+        catalog.accelerator({**described("H100-SXM5-80GB"), "architecture": "mine"}).relative
+        is None
+    )

@@ -102,6 +102,7 @@ HYBRID_COLUMNS = (
     "delta_gate_rank",
     "delta_whole_gate",
     "delta_whole_decay",
+    "delta_fixed",
     "conv_layers",
     "conv_taps",
     "residual_block",

@@ -234,6 +234,7 @@ NEEDED = {
     "delta_gate_rank": ("delta_layers",),
     "delta_whole_gate": ("delta_gate_rank",),
     "delta_whole_decay": ("delta_gate_rank",),
+    "delta_fixed": ("delta_layers",),
     "index_topk": ("index_heads", "index_head_dim"),
     "index_block": ("index_topk",),
     "index_pool": ("index_topk",),

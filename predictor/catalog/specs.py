@@ -201,6 +201,7 @@ class ModelSpec(Spec):
     delta_gate_rank: Natural = 0
     delta_whole_gate: bool = False
     delta_whole_decay: bool = False
+    delta_fixed: bool = False
     conv_layers: Natural = 0
     conv_taps: Natural = 0
     residual_block: Natural = 0

@@ -11,7 +11,7 @@ from predictor.models.narrowing import narrowing
 from predictor.models.normed import has_closing_norms, has_head_norms, has_whole_norms
 from predictor.models.quantization import Quantization
 from predictor.models.repeated import UNKNOWN, repeated_products
-from predictor.models.served import has_wide_router
+from predictor.models.served import has_whole_rules, has_wide_router
 from predictor.models.streams import handed_width, sums_before
 from predictor.models.tower import Tower
 
@@ -31,6 +31,7 @@ __all__ = [
     "has_closing_norms",
     "has_head_norms",
     "has_whole_norms",
+    "has_whole_rules",
     "has_wide_router",
     "is_config",
     "keys_seen",

@@ -17,6 +17,7 @@ class DeltaRule:
     delta_gate_rank: int
     delta_whole_gate: bool
     delta_whole_decay: bool
+    delta_fixed: bool
 
     @property
     def delta_key_width(self) -> int:
@@ -27,6 +28,11 @@ class DeltaRule:
     def delta_value_width(self) -> int:
         """Width of its concatenated values."""
         return self.delta_value_heads * self.delta_value_dim
+
+    @property
+    def delta_taps(self) -> int:
+        """Tokens that its short convolution sees; none where it forgets at fixed rates."""
+        return 0 if self.delta_fixed else self.delta_conv
 
     @property
     def delta_mixed_width(self) -> int:
@@ -51,8 +57,11 @@ class DeltaRule:
     @property
     def delta_matrix(self) -> int:
         """Weights of one block with a delta rule: what the convolution sees, the output's gate,
-        decays and a step size per value head; output; the convolution."""
+        decays and a step size per value head; output; the convolution. At fixed rates, queries,
+        keys, values, gate and output alone."""
         values, heads = self.delta_value_width, self.delta_value_heads
+        if self.delta_fixed:
+            return self.hidden * (self.delta_mixed_width + 2 * values)
         widths = self.delta_mixed_width + values + heads
         if self.delta_gate_rank:
             gate = 0 if self.delta_whole_gate else self.delta_gate_rank * values

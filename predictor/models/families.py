@@ -201,6 +201,10 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen3_vl_text": (STANDARD, _LLAMA),
     "qwen3_vl_moe_text": (STANDARD, _LLAMA),
     "minimax_m2": (EXPERTS_ONLY, _LLAMA),
+    **dict.fromkeys(
+        ("minimax", "minimax_text_01", "minimax_m1"),
+        ({**EXPERTS_ONLY, "shared_expert_ffn_hidden": "shared_intermediate_size"}, _LLAMA),
+    ),
     "minimax_m3_vl_text": (MINIMAX_M3, _LLAMA),
     "deepseek_v4": (DEEPSEEK_V4, _LLAMA),
     "deepseek_ref": (DEEPSEEK_V4, _LLAMA),  # as checkpoints in 8 bits call it (sgl-project)
@@ -405,8 +409,6 @@ NOT_READ = {
     "longcat_flash_ngram": "embeddings of several tokens (n-grams)",
     "phi4_multimodal": "adapters for images and sound in every layer",
     "zaya": "attention in convolved latents, and a router of several layers",
-    "minimax": "lightning attention",
-    "minimax_text_01": "lightning attention",
     "nemotron-nas": "blocks of a width of their own in each layer",
     "mamba": "no attention at all",
     "mamba2": "no attention at all",

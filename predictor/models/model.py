@@ -39,6 +39,8 @@ class Model(
                       output's gate are projected through so many channels (Kimi Team 2025, arXiv
                       2510.26692, KDA); with `delta_whole_gate` the gate is projected at once, with
                       `delta_whole_decay` the decays are (Ling 3.0)
+    delta_fixed       the rule forgets at a fixed rate per head and corrects nothing, without a
+                      convolution: lightning attention (Qin et al. 2024, arXiv 2401.04658)
     conv_layers       layers whose attention is a gated convolution over `conv_taps` tokens (LFM2)
     residual_block    > 0: each block's input is chosen, by attention, among the embedding and the
                       sums of so many layers each (Kimi K3, attention residuals)
@@ -140,6 +142,7 @@ class Model(
     delta_gate_rank: int = 0
     delta_whole_gate: bool = False
     delta_whole_decay: bool = False
+    delta_fixed: bool = False
     conv_layers: int = 0
     conv_taps: int = 0
     residual_block: int = 0

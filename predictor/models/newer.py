@@ -90,6 +90,36 @@ def _kda(found: Found, attending: list[int], heads: int, width: int, conv: int) 
     }
 
 
+def _lightning(found: Found, attending: list[int], width: int) -> Found:
+    """Every head forgets at a rate of its own; there are as many of keys as of queries."""
+    return {
+        "delta_layers": found["layers"] - len(attending),
+        "delta_key_heads": found["heads"],
+        "delta_value_heads": found["heads"],
+        "delta_key_dim": width,
+        "delta_value_dim": width,
+        "delta_fixed": True,
+    }
+
+
+def minimax(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """MiniMax-Text-01 and M1: lightning attention in most layers, 1 in `attn_type_list` where a
+    layer is not (vllm-project/vllm, models/minimax_text_01.py)."""
+    kinds = content.get("attn_type_list")
+    if kinds is None:
+        attending = _rules(content, found, found["layers"] + 1, where)
+    elif isinstance(kinds, list) and len(kinds) == found["layers"] and not set(kinds) - {0, 1}:
+        attending = [at for at, kind in enumerate(kinds) if kind]
+    else:
+        raise InputError(
+            f"{where}: key 'attn_type_list' must be 0 or 1 for each of the {found['layers']} layers"
+        )
+    if len(attending) in (0, found["layers"]):
+        raise InputError(f"{where}: state attn_type_list or layer_types, with layers of both kinds")
+    width = content.get("head_dim") or found["hidden"] // found["heads"]
+    found |= {**_lightning(found, attending, width), "family": "minimax_text_01"}
+
+
 def glm5_next(content: Mapping[str, Any], found: Found, where: str) -> None:
     """GLM-5.3-Flash: delta rules that decay by channel; latents without positions, of which each
     index key stands for several; residual streams (transformers, configuration_glm5_next.py)."""
@@ -111,12 +141,9 @@ def glm5_next(content: Mapping[str, Any], found: Found, where: str) -> None:
 def bailing_hybrid(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Ling 3.0: delta rules that decay by channel, projected at once, and latents with a gate for
     each head (transformers, configuration_bailing_hybrid.py, modeling_bailing_hybrid.py). Files of
-    Ling 2.5 have no convolution (sgl-project/sglang, configs/bailing_hybrid.py)."""
-    if content.get("short_conv_kernel_size") is None:
-        raise InputError(
-            f"{where}: model_type 'bailing_hybrid' without short_conv_kernel_size (Ling 2.5) is "
-            "not predicted: it has lightning attention"
-        )
+    Ling 2.5 and 2.6 have no convolution (sgl-project/sglang, configs/bailing_hybrid.py): theirs is
+    lightning attention, and the latents have no gate (vllm-project/vllm,
+    models/bailing_moe_linear.py)."""
     period = content.get("layer_group_size", 6)
     if not isinstance(period, int) or period < 1:
         raise InputError(f"{where}: key 'layer_group_size' must be a whole number of at least 1")
@@ -124,6 +151,10 @@ def bailing_hybrid(content: Mapping[str, Any], found: Found, where: str) -> None
     if width == found.get("qk_rope_head_dim"):  # as the class writes it back
         width = 128
     attending = _rules(content, found, period, where)
+    if content.get("short_conv_kernel_size") is None:
+        found |= _lightning(found, attending, width)
+        found["head_dim"] = found["qk_nope_head_dim"] + found.get("qk_rope_head_dim", 0)
+        return
     found |= _kda(found, attending, found["heads"], width, content["short_conv_kernel_size"])
     whole = bool(content.get("no_kda_lora", True))
     found |= {"delta_whole_gate": whole, "delta_whole_decay": whole, "head_gate": True}
@@ -242,6 +273,7 @@ READERS = {
     "hy_v4": hy_v4,
     "hy_v4_vl_text": hy_v4,
     "longcat_flash": longcat,
+    **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), minimax),
     "olmo_hybrid": olmo_hybrid,
     "spark2_5": spark,
 }

@@ -13,6 +13,10 @@ Yang, Kautz and Hatamizadeh 2024 (arXiv 2412.06464), section 3.3; kernels as in
 fla-org/flash-linear-attention, which vLLM and SGLang use. Kimi's rule decays each channel of a key
 by itself (Kimi Team 2025, arXiv 2510.26692): its decays are as many as keys, and keys and queries
 are multiplied by them before chunks meet.
+
+Lightning attention is the same without correction, S <- a S + k v^T, with an `a` for each head that
+no token changes: there is neither a system to solve nor a convolution, and chunks are longer (Qin
+et al. 2024, arXiv 2401.04658; vllm-project/vllm, layers/mamba/linear_attn.py, `lightning_attn.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ from predictor.work.worklist import WorkList
 CHUNK = 64.0
 """Tokens of a chunk (flash-linear-attention: `chunk_gated_delta_rule`)."""
 
+BLOCK = 256.0
+"""Tokens of a chunk of lightning attention (`lightning_attention`: block_size)."""
+
 SLICE = 32.0
 """Columns of a state that one thread block keeps while it walks over the chunks (the same: BV)."""
 
@@ -37,7 +44,7 @@ def state_bytes(model: Model, tp: Numeric, half: float, each: float) -> Numeric:
     """State of one sequence in one block on one rank [bytes], of `each` bytes an element, and what
     the convolution has seen last, whose elements have `half`."""
     state = model.delta_value_heads / tp * model.delta_key_dim * model.delta_value_dim
-    seen = (model.delta_conv - 1.0) * model.delta_mixed_width / tp
+    seen = max(model.delta_taps - 1.0, 0.0) * model.delta_mixed_width / tp
     return each * state + half * seen
 
 
@@ -46,11 +53,33 @@ def delta_block(at: WorkList, reading: Reading | None) -> None:
     read. Decays and step sizes are projected in 16 bits and kept in 32."""
     model, tp, tokens, h = at.model, at.portion.tp, at.portion.tokens, at.hidden
     mixed, values = model.delta_mixed_width / tp, model.delta_value_width / tp
-    heads = model.delta_value_heads / tp
     at.norm("delta.norm")
     beside = 0.0 if model.delta_gate_rank and not model.delta_whole_gate else values
     beside = beside + model.delta_decay_width / tp * model.delta_whole_decay
     at.linear("delta.in", mixed + beside, h, saved=at.size * at.kept_rows * h)
+    if not model.delta_fixed:
+        _forgetting(at)
+    if reading is not None:
+        read(at, reading)
+    at.stream(
+        "delta.gate",
+        "elementwise",
+        "gated_norm",
+        tokens,
+        values,
+        3.0 * at.size,
+        backward=("gated_norm", 6.0 * at.size),
+        saved=2.0 * at.size * tokens * values,
+    )
+    at.linear("delta.out", h, values, saved=at.size * tokens * values)
+    at.residual("delta.residual")
+
+
+def _forgetting(at: WorkList) -> None:
+    """Step sizes and decays of each token, and the convolution."""
+    model, tp, tokens, h = at.model, at.portion.tp, at.portion.tokens, at.hidden
+    mixed, values = model.delta_mixed_width / tp, model.delta_value_width / tp
+    heads = model.delta_value_heads / tp
     if model.delta_gate_rank:
         at.linear("delta.steps", heads, h, dtype=at.software.core)
         _low_ranks(at, values)
@@ -77,20 +106,6 @@ def delta_block(at: WorkList, reading: Reading | None) -> None:
         backward=("other", steps),
         saved=steps * tokens * decays,
     )
-    if reading is not None:
-        read(at, reading)
-    at.stream(
-        "delta.gate",
-        "elementwise",
-        "gated_norm",
-        tokens,
-        values,
-        3.0 * at.size,
-        backward=("gated_norm", 6.0 * at.size),
-        saved=2.0 * at.size * tokens * values,
-    )
-    at.linear("delta.out", h, values, saved=at.size * tokens * values)
-    at.residual("delta.residual")
 
 
 def _low_ranks(at: WorkList, values: Numeric) -> None:
@@ -130,6 +145,26 @@ def _scale(at: WorkList, tokens: Numeric) -> None:
     )
 
 
+def _products(
+    chunk: float, key: float, value: float, fixed: bool
+) -> list[tuple[str, float, float, float, bool]]:
+    """Products of one chunk and head, and whether a backward pass computes them again."""
+    system = [
+        ("delta.overlap", chunk, chunk, key, False),  # K K^T
+        ("delta.solve", chunk, chunk, chunk, False),  # inverse of the triangle, in blocks
+        ("delta.w", chunk, key, chunk, True),
+        ("delta.u", chunk, value, chunk, True),
+        ("delta.correct", chunk, value, key, True),  # W S
+    ]
+    return [
+        *([] if fixed else system),
+        ("delta.states", key, value, chunk, True),  # K^T V'
+        ("delta.between", chunk, value, key, False),  # Q S
+        ("delta.scores", chunk, chunk, key, True),  # Q K^T
+        ("delta.within", chunk, value, chunk, False),
+    ]
+
+
 def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
     """The rule over `query` tokens of each of `sequences` prompts, in chunks.
 
@@ -139,7 +174,8 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
     """
     model, tp, size = at.model, at.portion.tp, at.size
     key, value = float(model.delta_key_dim), float(model.delta_value_dim)
-    heads, chunks = model.delta_value_heads / tp, query / CHUNK
+    heads, chunk = model.delta_value_heads / tp, BLOCK if model.delta_fixed else CHUNK
+    chunks = query / chunk
     batch = sequences * chunks * heads
     keys = 2.0 * model.delta_key_width / tp
     at.stream(
@@ -154,23 +190,15 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
     )
     if model.delta_gate_rank:
         _scale(at, sequences * query)
-    for name, m, n, k, repeated in (
-        ("delta.overlap", CHUNK, CHUNK, key, False),  # K K^T
-        ("delta.solve", CHUNK, CHUNK, CHUNK, False),  # inverse of the triangle, in blocks
-        ("delta.w", CHUNK, key, CHUNK, True),
-        ("delta.u", CHUNK, value, CHUNK, True),
-        ("delta.correct", CHUNK, value, key, True),  # W S
-        ("delta.states", key, value, CHUNK, True),  # K^T V'
-        ("delta.between", CHUNK, value, key, False),  # Q S
-        ("delta.scores", CHUNK, CHUNK, key, True),  # Q K^T
-        ("delta.within", CHUNK, value, CHUNK, False),
-    ):
+    for name, m, n, k, repeated in _products(chunk, key, value, model.delta_fixed):
         at.mixed(name, m, n, k, batch, repeated=repeated)
-    # Each thread block reads W and K, its slice of U, and writes its slices of V' and S.
     slices = value / SLICE
-    moved = size * (2.0 * CHUNK * key + 2.0 * CHUNK * SLICE + key * SLICE)
+    if model.delta_fixed:  # What a chunk adds is read, the state before it is written.
+        moved, solution = 2.0 * STATE_BYTES * key * SLICE, 0.0
+    else:  # Each thread block reads W and K, its slice of U, and writes its slices of V' and S.
+        moved, solution = size * (2.0 * chunk * key + 2.0 * chunk * SLICE + key * SLICE), chunk
     walkers = sequences * heads * slices
-    kept = size * sequences * query * heads * (value + CHUNK)
+    kept = size * sequences * query * heads * (value + solution)
     # Backward: the states once more, and their gradients, which meet two inputs for each output.
     passes = [("", "forward", 1.0, kept)] + [(".bwd", "backward", 3.0, 0.0)] * bool(at.learning)
     for suffix, phase, times, saved in passes:

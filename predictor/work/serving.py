@@ -15,7 +15,14 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model, experts_hit, has_whole_norms, parts, passing_share
+from predictor.models import (
+    Model,
+    experts_hit,
+    has_whole_norms,
+    has_whole_rules,
+    parts,
+    passing_share,
+)
 from predictor.plans import KV_BYTES, ServingPlan
 from predictor.precision import ELEMENT_BYTES
 from predictor.work import compressed, delta_rule, mamba, short_conv
@@ -408,6 +415,8 @@ def _layer_collectives(model: Model, plan: ServingPlan, tokens: Numeric) -> list
     add("attention.reduce", "allreduce", "tp", whole, mixers)
     if has_whole_norms(model):  # a sum of squares in 32 bits of queries, and one of keys
         add("attention.squares", "allreduce", "tp", 2.0 * 4.0 * tokens, held.attention)
+    if has_whole_rules(model):
+        add("delta.squares", "allreduce", "tp", 4.0 * tokens, held.delta)
     if held.dense and not model.parallel:  # else added up together with attention's
         add("mlp.reduce", "allreduce", "tp", whole, held.dense)
     if model.is_moe:

@@ -138,7 +138,9 @@ def test_leading_dense_layers_where_a_file_says_nothing() -> None:
         ("qwen3", {"per_layer_config": {"2": {"num_attention_heads": 2}}}, "per_layer_config"),
         ("hunyuan_v1_moe", {"use_cla": True}, "share their keys"),
         ("hunyuan_v1_moe", {"moe_topk": [2, 1]}, "'moe_topk' differs among layers"),
-        ("bailing_hybrid", {}, "lightning attention"),
+        ("minimax_text_01", {"attn_type_list": [0, 1]}, "0 or 1 for each of the 8 layers"),
+        ("minimax_text_01", {"attn_type_list": [1] * 8}, "layers of both kinds"),
+        ("minimax", {}, "layers of both kinds"),
         ("longcat_flash", {"num_layers": 4, "ngram_vocab_size_ratio": 78}, "n-grams"),
     ],
 )
@@ -166,6 +168,20 @@ def test_two_blocks_of_attention_around_each_mixture() -> None:
     half = read("longcat_flash", LATENT, num_layers=4, ffn_hidden_size=96, moe_topk=4,
                 expert_ffn_hidden_size=16, n_routed_experts=8, zero_expert_num=8)  # fmt: skip
     assert half.top_k == 2, "as many do nothing as work"
+
+
+def test_lightning_attention_in_files_of_either_family() -> None:
+    """4 heads, of 32: queries, keys, values, gate, output."""
+    ling = read("bailing_hybrid", LATENT, layer_group_size=4)
+    assert (ling.delta_layers, ling.attention_blocks) == (6, 2)
+    assert ling.delta_matrix == 64 * 5 * 4 * 32
+    assert not ling.head_gate
+    kinds = [0, 0, 0, 1] * 2
+    text = read("minimax_m1", MIXTURE, attn_type_list=kinds)
+    assert (text.delta_layers, text.attention_blocks, text.family) == (6, 2, "minimax_text_01")
+    assert text.delta_matrix == ling.delta_matrix
+    names = [("linear_attention", "full_attention")[kind] for kind in kinds]
+    assert read("minimax", MIXTURE, layer_types=names) == text
 
 
 def test_decays_that_are_projected_at_once_and_gates_of_heads() -> None:

@@ -53,6 +53,8 @@ STATED = {
     "mistral-small-4-119b": ("119", "6"),
     "beam-501b-a23b": ("501", "23"),
     "ling-3.0-flash": ("124", "5.1"),
+    "ling-2.6-flash": ("104", ""),
+    "minimax-text-01": ("456", "45.9"),
     "longcat-flash-560b": ("560", "27"),
     "a.x-k1": ("519", "33"),
     "solar-open-100b": ("102", "12"),

@@ -128,6 +128,7 @@ HYBRID_COLUMNS = (
     "ngram_lookups",
     "ngram_width",
     "ngram_taps",
+    "ngram_embedding",
     "out_groups",
     "out_rank",
     "streams",

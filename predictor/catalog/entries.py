@@ -241,6 +241,7 @@ NEEDED = {
     "index_means": ("index_pool",),
     "stream_rank": ("streams",),
     "ngram_taps": ("ngram_layers",),
+    "ngram_embedding": ("ngram_layers",),
     "sharing_layers": ("index_topk",),
     "whole_layers": ("index_block",),
     "choosing_layers": ("choosing_ratio", "index_topk", "out_groups"),

@@ -227,6 +227,7 @@ class ModelSpec(Spec):
     ngram_lookups: Natural = 0
     ngram_width: Natural = 0
     ngram_taps: Natural = 0
+    ngram_embedding: bool = False
     out_groups: Natural = 0
     out_rank: Natural = 0
     streams: Natural = 0

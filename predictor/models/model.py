@@ -67,7 +67,8 @@ class Model(
                       (DeepSeek-V4.1)
     ngram_layers      layers that add what `ngram_lookups` rows of `ngram_width` say of a token and
                       those before it, of `ngram_rows` in all (DeepSeek-V4.1), through a convolution
-                      of `ngram_taps`, if any (Qwen4-Exp)
+                      of `ngram_taps`, if any (Qwen4-Exp); with `ngram_embedding` they are one
+                      table, which is added to the embedding (LongCat-Flash-Lite)
     out_groups        > 0: the output of so many groups of heads is projected to `out_rank` each
                       before it is projected together (DeepSeek-V4)
     streams           > 1: residual streams (DeepSeek-V4; hyper-connections: Xie et al. 2026), whose
@@ -168,6 +169,7 @@ class Model(
     ngram_lookups: int = 0
     ngram_width: int = 0
     ngram_taps: int = 0
+    ngram_embedding: bool = False
     out_groups: int = 0
     out_rank: int = 0
     streams: int = 0

@@ -160,13 +160,34 @@ def bailing_hybrid(content: Mapping[str, Any], found: Found, where: str) -> None
     found |= {"delta_whole_gate": whole, "delta_whole_decay": whole, "head_gate": True}
 
 
+def _embedded(content: Mapping[str, Any], found: Found, where: str) -> Found:
+    """LongCat-Flash-Lite: words of 2 to `emb_neighbor_num` tokens, each in `emb_split_num` tables
+    of so many vocabularies, which share out the model's width (Meituan 2026, arXiv 2601.21204)."""
+    words, splits = content.get("emb_neighbor_num", 4), content.get("emb_split_num", 4)
+    lookups = (words - 1) * splits if isinstance(words, int) and isinstance(splits, int) else 0
+    if lookups < 1 or found["hidden"] % lookups:
+        raise InputError(
+            f"{where}: hidden_size {found['hidden']} is not a multiple of "
+            f"(emb_neighbor_num {words} - 1) x emb_split_num {splits}"
+        )
+    return {
+        "ngram_layers": 1,
+        "ngram_embedding": True,
+        "ngram_rows": lookups * int(content["ngram_vocab_size_ratio"] * content["vocab_size"]),
+        "ngram_lookups": lookups,
+        "ngram_width": found["hidden"] // lookups,
+    }
+
+
 def longcat(content: Mapping[str, Any], found: Found, where: str) -> None:
     """LongCat-Flash: a layer is two of attention and a dense block each, with one mixture between
     them; some experts do nothing, and as many of those that a token chooses on average (Meituan
     2025, arXiv 2509.01322, section 2: 8 of 12). Counted as twice as many layers, of which every
     other is a mixture whose shared expert is the dense block."""
-    if content.get("ngram_vocab_size_ratio") or content.get("oe_vocab_size_ratio"):
+    if content.get("oe_vocab_size_ratio"):
         raise InputError(f"{where}: embeddings of several tokens (n-grams) are not predicted")
+    if content.get("ngram_vocab_size_ratio"):
+        found |= _embedded(content, found, where)
     found["layers"] = 2 * found["layers"]
     real, none = content.get("n_routed_experts") or 0, content.get("zero_expert_num") or 0
     if real + none and "top_k" in found:
@@ -273,6 +294,7 @@ READERS = {
     "hy_v4": hy_v4,
     "hy_v4_vl_text": hy_v4,
     "longcat_flash": longcat,
+    "longcat_flash_ngram": longcat,
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), minimax),
     "olmo_hybrid": olmo_hybrid,
     "spark2_5": spark,

@@ -33,7 +33,8 @@ def table_bytes(model: Model, weights: str) -> float:
 
 def added(at: WorkList) -> None:
     """What one layer looks up and adds: rows read and written in 16 bits, their projection to keys
-    and a value, and one kernel that reads both and the streams, and writes these."""
+    and a value, and one kernel that reads both and the streams, and writes these. What belongs to
+    the embedding is projected to its width and added to it."""
     model, tokens, size, tp = at.model, at.portion.tokens, at.size, at.portion.tp
     found, streams = float(model.ngram_found), float(max(model.streams, 1))
     own = found / tp
@@ -53,6 +54,9 @@ def added(at: WorkList) -> None:
         )
     )
     at.linear("ngrams.project", float(model.ngram_columns), found, adapted=False)
+    if model.ngram_embedding:
+        at.stream("ngrams.add", "elementwise", "add", tokens, at.hidden, 3.0 * size, alone=True)
+        return
     moved: Numeric = (3.0 * streams + 1.0) * size
     if model.ngram_taps:  # a norm of what is added, and a convolution of it beside it
         at.stream("ngrams.conv", "elementwise", "other", tokens, at.hidden, 2.0 * streams * size)

@@ -141,7 +141,12 @@ def test_leading_dense_layers_where_a_file_says_nothing() -> None:
         ("minimax_text_01", {"attn_type_list": [0, 1]}, "0 or 1 for each of the 8 layers"),
         ("minimax_text_01", {"attn_type_list": [1] * 8}, "layers of both kinds"),
         ("minimax", {}, "layers of both kinds"),
-        ("longcat_flash", {"num_layers": 4, "ngram_vocab_size_ratio": 78}, "n-grams"),
+        ("longcat_flash", {"num_layers": 4, "oe_vocab_size_ratio": 78}, "n-grams"),
+        (
+            "longcat_flash_ngram",
+            {"num_layers": 4, "ngram_vocab_size_ratio": 78, "emb_split_num": 5},
+            "not a multiple of",
+        ),
     ],
 )
 def test_what_differs_among_layers_is_not_passed_over(
@@ -182,6 +187,17 @@ def test_lightning_attention_in_files_of_either_family() -> None:
     assert text.delta_matrix == ling.delta_matrix
     names = [("linear_attention", "full_attention")[kind] for kind in kinds]
     assert read("minimax", MIXTURE, layer_types=names) == text
+
+
+def test_words_of_several_tokens_in_the_embedding() -> None:
+    """LongCat-Flash-Lite: 2 and 3 tokens, each in 2 tables of 3 x 100 rows of 64 / 4."""
+    sizes = {"num_layers": 4, "ffn_hidden_size": 96, "moe_topk": 2, "expert_ffn_hidden_size": 16}
+    plain = read("longcat_flash", LATENT, **sizes)
+    own = read("longcat_flash_ngram", LATENT, **sizes, ngram_vocab_size_ratio=3,
+               emb_neighbor_num=3, emb_split_num=2)  # fmt: skip
+    assert own.ngram_parameters == 4 * 300 * 16
+    assert own.parameters - plain.parameters == own.ngram_parameters + 64 * 64
+    assert own.active_parameters - plain.active_parameters == 64 + 64 * 64
 
 
 def test_decays_that_are_projected_at_once_and_gates_of_heads() -> None:

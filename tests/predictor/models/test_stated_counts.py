@@ -56,6 +56,7 @@ STATED = {
     "ling-2.6-flash": ("104", ""),
     "minimax-text-01": ("456", "45.9"),
     "longcat-flash-560b": ("560", "27"),
+    "longcat-flash-lite": ("68.5", ""),
     "a.x-k1": ("519", "33"),
     "solar-open-100b": ("102", "12"),
     "iquest-coder-v1-40b": ("40", ""),

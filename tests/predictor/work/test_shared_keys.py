@@ -200,3 +200,16 @@ def test_a_table_in_16_bits_and_its_convolution() -> None:
     one = plan(tp=1.0)
     away = float(weight_bytes(NEXT, replace(one, offload="ngrams")))
     assert float(weight_bytes(NEXT, one)) - away == 2 * 160 * 320001536
+
+
+def test_words_of_several_tokens_are_looked_up_projected_and_added_once() -> None:
+    """LongCat-Flash-Lite: 12 rows of 256, a product to the width of 3072, a sum."""
+    lite = catalog.model("longcat-flash-lite")
+    found = named(layer_operators(lite, plan(tp=2.0), 10.0))
+    assert float(found[LOOKUP].bytes) == 10 * (12 * 256 / 2) * (2 + 2)
+    assert (found["ngrams.project"].n, found["ngrams.project"].k) == (3072, 12 * 256)
+    assert float(found["ngrams.add"].bytes) == 10 * 3072 * 3 * 2
+    assert found["ngrams.add"].count == 1
+    one, two = (float(weight_bytes(lite, plan(tp=tp))) for tp in (1.0, 2.0))
+    assert one == pytest.approx(2.0 * lite.parameters, rel=1e-3)
+    assert one - two > lite.ngram_parameters

@@ -337,12 +337,18 @@ def _variation_rows(result: Prediction) -> list[list[str]]:
     ]
 
 
+def _longer(share: float) -> str:
+    """By how much more a step takes, in per cent; beyond ten times as long, as so many times."""
+    return f"{share:.1%}" if share < 9.0 else f"{1.0 + share:.3g} times"
+
+
 def show_faults(found: dict[str, Any]) -> None:
     """Print what slow and failed parts cost."""
     rows = []
     for one in found["faults"]:
-        where = ", ".join(f"{k} {v:.1%}" for k, v in one["loss_by_dimension"].items() if v > 5e-4)
-        ends = [f"{one[name]:.1%}" for name in ("loss_packed", "loss_random", "loss_spread")]
+        alone = one["loss_by_dimension"].items()
+        where = ", ".join(f"{k} {_longer(v)}" for k, v in alone if v > 5e-4)
+        ends = [_longer(one[name]) for name in ("loss_packed", "loss_random", "loss_spread")]
         rows.append(
             [
                 one["fault"],

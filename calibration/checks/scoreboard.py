@@ -20,7 +20,7 @@ from calibration.checks.kernel_rows import score_kernels
 from calibration.checks.powered import POWER, score_power
 from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
-from calibration.power.points import power_table
+from calibration.power.stated import check_power, power_table
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out
 from calibration.serving import open_loops
@@ -142,6 +142,7 @@ def score(
         elif kind in LATENCIES:
             rows += _latencies(path, table, kind, calibration)
         elif kind == POWER:
+            table = check_power(table, power_table(table) or "", str(path))
             score_power(table, calibration, rows, skipped)
             powered.append(table)
         else:

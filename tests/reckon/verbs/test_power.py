@@ -10,7 +10,7 @@ import pytest
 import reckon
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
-from reckon.views.power import show_power
+from reckon.views.power import _costs, show_power
 
 PLAN = {"gpus": 64, "tp": 8, "pp": 2, "global_batch": 64, "seq_len": 4096}
 SERVED = {"tp": 4, "concurrency": 32, "input_len": 512, "output_len": 128}
@@ -91,6 +91,39 @@ def test_a_lower_limit_costs_time_and_saves_energy() -> None:
 
 def test_the_boards_own_limit_changes_nothing() -> None:
     assert train(power_limit=700.0).step_time.value == pytest.approx(train().step_time.value)
+
+
+def test_a_clock_above_that_of_the_datasheets_rates_binds_nothing() -> None:
+    """An H100 may be set to 1,980 MHz; its products were timed at 1,830."""
+    free, top, above = train(), train(clock=1830), train(clock=1980)
+    assert above.step_time.value == top.step_time.value == pytest.approx(free.step_time.value)
+    assert above.power is not None
+    assert top.power is not None
+    assert above.power.to_dict() == top.power.to_dict()
+
+
+def test_one_accelerator_of_a_node_keeps_the_fans_of_eight_slow() -> None:
+    """Fans of a node are made for all of its accelerators; flow follows what there is to cool."""
+    one, all_ = serve(tp=1).power, serve(tp=8).power
+    assert one is not None
+    assert all_ is not None
+    fans = [found.to_dict()["node_parts_w"]["fans"] for found in (one, all_)]
+    assert fans[0] < 0.5 * fans[1]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"site_kwh": 77.2, "energy_price": 7.72, "kg_co2e": 30.9},
+         "77.2 kWh, price 7.72, 30.9 kg CO2e"),
+        ({"site_kwh": 0.012, "energy_price": 0.0012, "kg_co2e": 0.0048},
+         "0.012 kWh, price 0.0012, 0.0048 kg CO2e"),
+        ({"site_kwh": 36956.4, "energy_price": 3695.6, "kg_co2e": 14782.5},
+         "36,956 kWh, price 3,696, 14.78 t CO2e"),
+    ],
+)  # fmt: skip
+def test_small_costs_keep_their_digits(told: dict[str, float], said: str) -> None:
+    assert _costs(told) == said
 
 
 def test_communication_does_not_slow_with_the_clock() -> None:

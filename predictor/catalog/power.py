@@ -243,13 +243,15 @@ def node_constants(cluster: Cluster) -> NodeConstants:
     law, count = power_laws(), float(cluster.accelerators_per_node)
     share = count / 8.0
     scale = float(np.mean(np.asarray(cluster.accelerator.power))) / HOT
+    # Of systems on a chip, which share their memory with their processors, nothing is beside.
+    beside = 0.0 if memory_kind(cluster.accelerator) == "lpddr" else 1.0
     return NodeConstants(
-        idle=law["node_idle"] * share**0.5,
-        span=law["node_span"] * share**0.5,
+        idle=beside * law["node_idle"] * share**0.5,
+        span=beside * law["node_span"] * share**0.5,
         load=law["node_load"],
         adapter=law["adapter"],
-        adapters=law["adapters_per_accelerator"] * count,
-        switch=law["switch"] if count > 2 else 0.0,
+        adapters=beside * law["adapters_per_accelerator"] * count,
+        switch=beside * law["switch"] if count > 2 else 0.0,
         fans=law["fans"] * share * scale,
         spread=law["fan_least"],
         efficiency=law["supply_efficiency"],

@@ -48,7 +48,9 @@ def strong(text: str, color: str = "1") -> str:
 def seconds(value: float) -> str:
     """A time with three significant digits and a fitting unit."""
     if value >= 600:
-        return f"{value / 3600:.3g} h" if value >= 7200 else f"{value / 60:.3g} min"
+        hours = float(f"{value / 3600:.3g}")
+        told = f"{hours:,.0f}" if 1000 <= hours < 1e12 else f"{hours:.3g}"
+        return f"{told} h" if value >= 7200 else f"{value / 60:.3g} min"
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= scale:
             return f"{value / scale:.3g} {unit}" if value < 1000 else f"{value:.0f} s"

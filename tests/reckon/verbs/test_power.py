@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import reckon
+from predictor.catalog import load
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
+from reckon.verbs.serving import sweep_serving
 from reckon.views.power import _costs, show_power
+from reckon.views.terminal import seconds
 
 PLAN = {"gpus": 64, "tp": 8, "pp": 2, "global_batch": 64, "seq_len": 4096}
 SERVED = {"tp": 4, "concurrency": 32, "input_len": 512, "output_len": 128}
@@ -111,6 +114,18 @@ def test_one_accelerator_of_a_node_keeps_the_fans_of_eight_slow() -> None:
     assert fans[0] < 0.5 * fans[1]
 
 
+@pytest.mark.parametrize("name", ["Apple-M4Max-40c-128GB", "Jetson-AGX-Orin-64GB", "GB10-128GB"])
+def test_a_system_on_a_chip_is_no_server(name: str) -> None:
+    """Its processors and memory are within its own limit; beside it are a fan and a supply."""
+    plan = {"accelerator": name, "concurrency": 1, "input_len": 512, "output_len": 128}
+    asked = {"model": "llama3.2-1b", **plan}
+    found = sweep_serving(asked, load("default"), "test").predictions[0]
+    assert found.power is not None
+    told = found.power.to_dict()
+    chip, whole = (told[key]["value"] for key in ("power_w", "node_power_w"))
+    assert chip < whole < 1.5 * chip
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -124,6 +139,11 @@ def test_one_accelerator_of_a_node_keeps_the_fans_of_eight_slow() -> None:
 )  # fmt: skip
 def test_small_costs_keep_their_digits(told: dict[str, float], said: str) -> None:
     assert _costs(told) == said
+
+
+def test_long_times_are_written_out() -> None:
+    hours = {35.44: "35.4 h", 999.0: "999 h", 4540.0: "4,540 h", 2.26549e5: "227,000 h"}
+    assert {at: seconds(3600.0 * at) for at in hours} == hours
 
 
 def test_communication_does_not_slow_with_the_clock() -> None:
@@ -199,6 +219,7 @@ def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
         ({"clock": 9000.0}, "--clock 9000 MHz"),
         ({"price_per_kwh": -1.0}, "price_per_kwh"),
         ({"cooling": "wind"}, "cooling"),
+        ({"carbon_intensity": 400.0}, "at most 5"),
     ],
 )
 def test_what_cannot_be_gets_one_line(fields: dict[str, Any], text: str) -> None:

@@ -196,6 +196,24 @@ def test_an_engine_that_waits_for_requests_draws_less() -> None:
     assert calm.power.mean < busy.power.mean
 
 
+def test_between_requests_an_engine_is_idle_and_a_limit_holds_what_it_does_for_one() -> None:
+    """At a rate: passes draw what those of as many clients do, and what lies between them is no
+    part of a pass, which a limit below it slows as much."""
+    one = {"tp": 1, "input_len": 512, "output_len": 128, "concurrency": None}
+    rare, loop = serve(**one, rate=0.01), serve(**{**one, "concurrency": 1})
+    assert rare.power is not None
+    assert loop.power is not None
+    phases = rare.power.phases
+    assert phases["idle"][1] > 0.98
+    assert phases["decode"][0] == pytest.approx(loop.power.phases["decode"][0], rel=0.03)
+    slower = [
+        serve(**load, power_limit=300.0).tpot.value / free.tpot.value
+        for load, free in (({**one, "rate": 0.01}, rare), ({**one, "concurrency": 1}, loop))
+    ]
+    assert slower[0] == pytest.approx(slower[1], rel=0.02)
+    assert slower[0] > 1.1
+
+
 def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
     line = (
         "predict train --model llama3-8b --system dgx-h100 --gpus 8 --global-batch 8 "

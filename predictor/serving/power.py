@@ -15,7 +15,6 @@ import numpy as np
 from predictor.arrays import (
     Array,
     Index,
-    Mask,
     Numeric,
     distinct_rows,
     flat,
@@ -283,8 +282,8 @@ def serving_activity(
     reading = read * prompt_time(found.work, found.parameters) / found.work.together
     decoding = steps * found.latencies.step
     closed = np.asarray(plan.serving, float) * np.isfinite(np.asarray(plan.batch, float))
-    if tokens_per_s is None:
-        closed = closed * ~arriving(found)
+    if tokens_per_s is None and found.arriving:
+        closed = np.zeros_like(closed)
     first = np.clip(reading, 0.0, 0.95)
     rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))
     share = {"prefill": first, "decode": rest, "idle": 1.0 - first - rest}
@@ -312,13 +311,6 @@ def serving_activity(
     share |= {name: np.asarray(part.time) for name, part in activity.items()}
     activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=none)
     return ServingActivity(share, activity, np.asarray(own), np.asarray(steps))
-
-
-def arriving(found: InferencePrediction) -> Mask:
-    """Where requests arrive at a rate of their own: not as many end as a closed loop of as many
-    clients would have served."""
-    loop = latencies(found.work, found.parameters).requests_per_s
-    return np.asarray(np.abs(found.latencies.requests_per_s - loop) > 1e-6 * loop)
 
 
 def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered:
@@ -401,16 +393,14 @@ def limited(
     prompts = replace(work.prompts, compute=np.asarray(work.prompts.compute) * slower["prefill"])
     decode = replace(work.decoding, compute=np.asarray(work.decoding.compute) * slower["decode"])
     work = replace(work, prompts=prompts, decoding=decode)
-    kept = arriving(found)
     now, then = (latencies(one, found.parameters) for one in (work, found.work))
     values = {}
     for one in fields(Latencies):
         old, new, own = (getattr(each, one.name) for each in (then, now, found.latencies))
         values[one.name] = np.asarray(own * new / np.where(old > 0, old, 1.0))
     # At a rate of arrivals it is the rate that decides how many requests end.
-    values["requests_per_s"] = np.where(
-        kept, found.latencies.requests_per_s, values["requests_per_s"]
-    )
+    if found.arriving:
+        values["requests_per_s"] = np.asarray(found.latencies.requests_per_s)
     scale = values["e2e"] / np.maximum(found.latencies.e2e, 1e-15)
     breakdown = {name: value * scale for name, value in found.breakdown.items()}
     return replace(found, work=work, latencies=Latencies(**values), breakdown=breakdown)

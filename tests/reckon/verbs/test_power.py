@@ -214,6 +214,15 @@ def test_between_requests_an_engine_is_idle_and_a_limit_holds_what_it_does_for_o
     assert slower[0] > 1.1
 
 
+def test_a_limit_that_makes_clients_wait_lowers_what_they_are_given() -> None:
+    """However short their answers: clients that wait for longer ask for less."""
+    for length in (2, 128):
+        load = {"tp": 1, "concurrency": 4, "input_len": 1024, "output_len": length}
+        free, held = serve(**load), serve(**load, power_limit=250.0)
+        assert held.e2e.value > 1.2 * free.e2e.value
+        assert held.requests_per_s < 0.9 * free.requests_per_s
+
+
 def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
     line = (
         "predict train --model llama3-8b --system dgx-h100 --gpus 8 --global-batch 8 "

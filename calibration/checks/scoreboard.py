@@ -114,8 +114,7 @@ def score(
     powered: list[pd.DataFrame] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
-        if kind in ("training", "inference", "slow steps"):
-            table = check_runs(table, str(path))
+        table = _as_written(table, kind, str(path))
         if kind in ("training", "slow steps"):
             runs = _runs(path, table, kind, calibration.run, skipped)
             done += len(table)
@@ -142,7 +141,6 @@ def score(
         elif kind in LATENCIES:
             rows += _latencies(path, table, kind, calibration)
         elif kind == POWER:
-            table = check_power(table, power_table(table) or "", str(path))
             score_power(table, calibration, rows, skipped)
             powered.append(table)
         else:
@@ -155,6 +153,13 @@ def score(
         kind, rows, skipped, memory, total,
         points=points, inference=inference, ratios=ratios, power=powered,
     )  # fmt: skip
+
+
+def _as_written(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
+    """A table whose numbers are such, as its kind has them written."""
+    if kind in ("training", "inference", "slow steps"):
+        return check_runs(table, where)
+    return check_power(table, power_table(table) or "", where) if kind == POWER else table
 
 
 KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}

@@ -19,8 +19,9 @@ from calibration.checks.command import of_shared
 from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
 from calibration.checks.scored import Scored
-from calibration.power.points import PowerPoint, power_points, power_table
+from calibration.power.points import PowerPoint, power_points
 from calibration.power.spreads import spreads_apart
+from calibration.power.stated import power_table
 from calibration.sources.reading import read_table
 from predictor.timing import Calibration
 from predictor.units import Z80

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from calibration.checks.command import of_shared
-from calibration.power.points import PowerPoint, power_points, power_table
+from calibration.power.points import PowerPoint, power_points
+from calibration.power.stated import power_table
 from calibration.sources.reading import read_table
 from predictor.timing import Calibration
 from predictor.units import Z80

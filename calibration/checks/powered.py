@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from calibration.checks.scored import Scored
-from calibration.power.points import power_points, power_table
+from calibration.power.points import power_points
+from calibration.power.stated import power_table
 from calibration.tables.runs import Skipped
 from predictor.timing import Calibration
 from predictor.units import Z80

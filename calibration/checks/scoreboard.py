@@ -20,7 +20,7 @@ from calibration.checks.kernel_rows import score_kernels
 from calibration.checks.powered import POWER, score_power
 from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
-from calibration.power.points import power_table
+from calibration.power.stated import check_power, power_table
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out
 from calibration.serving import open_loops
@@ -114,8 +114,7 @@ def score(
     powered: list[pd.DataFrame] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
-        if kind in ("training", "inference", "slow steps"):
-            table = check_runs(table, str(path))
+        table = _as_written(table, kind, str(path))
         if kind in ("training", "slow steps"):
             runs = _runs(path, table, kind, calibration.run, skipped)
             done += len(table)
@@ -154,6 +153,13 @@ def score(
         kind, rows, skipped, memory, total,
         points=points, inference=inference, ratios=ratios, power=powered,
     )  # fmt: skip
+
+
+def _as_written(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
+    """A table whose numbers are such, as its kind has them written."""
+    if kind in ("training", "inference", "slow steps"):
+        return check_runs(table, where)
+    return check_power(table, power_table(table) or "", where) if kind == POWER else table
 
 
 KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}

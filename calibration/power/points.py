@@ -1,7 +1,7 @@
 """Rows of tables of power as scored points: what `reckon validate` does with them.
 
-Which table a file is, its columns tell (`KEYS`). Spreads are those of rows that were left out of
-the fits, in `data/power/fitted.json`; where each group is left out, of the other groups' rows.
+Spreads are those of rows that were left out of the fits, in `data/power/fitted.json`; where each
+group is left out, of the other groups' rows.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from calibration.power.sweeps import (
 )
 from calibration.power.training import node_row, predicted_power
 from calibration.tables.cells import cell
+from calibration.tables.energy import accelerators
 from calibration.tables.runs import Skipped
 from predictor.arrays import Array
 from predictor.catalog import power_constants, power_fit, power_laws
@@ -36,24 +37,9 @@ from predictor.errors import InputError
 from predictor.power import AIR, COOLINGS
 from predictor.timing import Calibration
 
-KEYS = {
-    "served": ("energy_per_out_token_j", "power_per_gpu_w"),
-    "sweeps": ("control", "power_limit_w", "avg_power_w"),
-    "kernels": ("enforced_limit_w", "workload"),
-    "heat": ("temp_c", "position"),
-    "training": ("avg_power_per_gpu_w", "node_power_w"),
-    "systems": ("category", "component", "value"),
-}
-"""Columns that only one of the tables of power has."""
-
 LARGE, TEMPERATURE = 0.12, 0.08
 """Log-standard-deviations of what too few rows were left out to tell: of nodes (of kernels where
 no ladder was fitted), and of temperatures in °C."""
-
-
-def power_table(table: pd.DataFrame) -> str | None:
-    """Which table of power it is; None: none."""
-    return next((kind for kind, keys in KEYS.items() if set(keys) <= set(table.columns)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +127,7 @@ def _served_points(
     row: Served, alone: float, given: float | None, sigma: float
 ) -> list[PowerPoint]:
     found: list[PowerPoint] = []
-    gpus = float(row.row["n_gpus"])
+    gpus = accelerators(row.row)
     beside = CPU_TWICE / gpus if "CPU counted twice" in str(row.row.get("power_scope")) else 0.0
 
     def add(metric: str, published: float, predicted: float, spread: float) -> None:
@@ -164,7 +150,7 @@ def _served_points(
         if given is not None:
             add("power_w:given_throughput", row.power, given + beside, sigma)
     energy = cell(row.row, "energy_per_out_token_j")
-    if energy is not None and cell(row.row, "output_tok_s") is not None:
+    if energy is not None and cell(row.row, "output_tok_s"):
         predicted = alone * gpus / row.tokens_per_s
         add("energy_per_token_j", float(energy), predicted, float(np.hypot(sigma, row.sigma)))
     return found
@@ -271,7 +257,7 @@ def _kernels(table: pd.DataFrame, calibration: Calibration, by: str | None) -> F
             )
         )  # fmt: skip
         rate, limit = cell(row, "tflops"), cell(row, "enforced_limit_w")
-        if rate is not None and limit is not None:
+        if rate and limit:
             key = (source, name, str(row["precision"]))
             timed.setdefault(key, []).append(
                 (float(limit), point_id, float(rate), float(found.slower))
@@ -378,7 +364,13 @@ def power_points(
     Rows that what ships was fitted to are marked, unless they were left out.
     """
     table = table.reset_index(drop=True)
-    found, skipped = READERS[kind](table, calibration, by)
+    read, skipped = READERS[kind](table, calibration, by)
+    found = [one for one in read if one.published > 0.0]
+    skipped += [
+        Skipped(one.point_id, one.source, "no value is stated")
+        for one in read
+        if not one.published > 0.0
+    ]
     fitted = set(str(power_fit().get("fitted_rows", "")).split()) if not by else set()
     marks = row_marks(table) if fitted else []
     points = [
@@ -390,4 +382,4 @@ def power_points(
     return points, skipped
 
 
-__all__ = ["KEYS", "PowerPoint", "power_points", "power_table"]
+__all__ = ["PowerPoint", "power_points"]

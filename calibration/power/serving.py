@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.tables.energy import energy_point
+from calibration.tables.cells import cell
+from calibration.tables.energy import accelerators, energy_point
 from calibration.tables.requests import InferencePoint
 from calibration.tables.runs import Skipped
 from predictor import arrays
@@ -126,15 +127,21 @@ def served_rows(
                     own=_one(own, index),
                     tokens_per_s=float(found_.output_tokens_per_s[index]),
                     sigma=float(found_.sigma["throughput"][index]),
-                    power=float(stated_row.get("power_per_gpu_w") or np.nan),
+                    power=_drawn(stated_row),
                 )
             )
     return rows, skipped
 
 
+def _drawn(row: Mapping[Any, Any]) -> float:
+    """Power of one accelerator [W], NaN where neither it nor that of all of them is stated."""
+    whole = cell(row, "avg_power_w")
+    each = cell(row, "power_per_gpu_w") or (whole and whole / accelerators(row))
+    return float(each or np.nan)
+
+
 def _rate(row: Mapping[Any, Any]) -> float:
-    value = row.get("output_tok_s")
-    return float(value) if value is not None else np.nan
+    return float(cell(row, "output_tok_s") or np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -98,6 +98,8 @@ def device_of(name: str) -> Accelerator:
 
     Raises InputError where neither the catalog nor `OUTSIDE` has it.
     """
+    if not name:
+        raise InputError("the accelerator is not stated")
     if name in OUTSIDE:
         limit, memory, family, bandwidth = OUTSIDE[name]
         like = accelerator("V100-SXM2-16GB" if family == "volta" else "T4-16GB")
@@ -258,11 +260,23 @@ def _known(name: str) -> tuple[Accelerator, float, float] | None:
     return device, gddr, float(np.asarray(constants.byte))
 
 
+def _clock_is_set(row: Row, reference: Row) -> bool:
+    """Whether what a row sets is the clock. Where it does not say: it has no lower limit than the
+    reference, and a lower clock."""
+    said = str(row["control"]).lower()
+    if said:
+        return any(word in said for word in CLOCKED)
+    return bool(
+        not row["power_limit_w"] < reference["power_limit_w"]
+        and row["core_clock_mhz"] < reference["core_clock_mhz"]
+    )
+
+
 def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str, float] | None:
     """A row beside its reference, in SI."""
     rated, before = float(np.asarray(device.power)), float(reference["avg_power_w"])
     highest = float(reference["power_limit_w"])
-    clocked = str(row["control"]) in CLOCKED
+    clocked = _clock_is_set(row, reference)
     limit, clock = rated, 1.0
     if clocked:
         top = reference["core_clock_mhz"]
@@ -277,10 +291,10 @@ def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str
     memory = active * float(np.asarray(device.bandwidth)) * byte
     per_work = "energy per token" in str(row.get("time_unit"))
     rates = (reference.get("throughput_tok_s"), row.get("throughput_tok_s"))
-    time = row["time_s"] / reference["time_s"]
-    if per_work and rates[0] and rates[1]:
+    time = row["time_s"] / reference["time_s"] if reference["time_s"] > 0 else np.nan
+    if (per_work or not time > 0) and rates[0] and rates[1]:
         time = float(rates[0]) / float(rates[1])
-    untimed = clocked and str(row["source"]).startswith("nv_dvfs")
+    untimed = not time > 0 or (clocked and str(row["source"]).startswith("nv_dvfs"))
     return {
         "limit": limit,
         "clock": clock,
@@ -290,7 +304,7 @@ def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str
         "memory": memory,
         "idle": active,
         "time": np.nan if untimed else float(time),
-        "power": float(row["avg_power_w"]) / before,
+        "power": float(row["avg_power_w"]) / before if row["avg_power_w"] > 0 else np.nan,
     }
 
 

@@ -56,10 +56,11 @@ def node_row(row: Mapping[Any, Any]) -> NodeRow | str:
         return _system_row(row)
     if cell(row, "measured") is not None and not str(row["measured"]).startswith("yes"):
         return "not measured: rated power times hours"
-    if "LoRA" not in str(cell(row, "workload")):
+    stated = re.sub(r"[^a-z0-9]", "", str(cell(row, "model") or LORA["model"]).lower())
+    if "lora" not in str(cell(row, "workload")).lower() or "llama270b" not in stated:
         return "the configuration is not stated"
     gpus, per_node = cell(row, "num_gpus"), cell(row, "gpus_per_node")
-    if gpus is None or per_node is None:
+    if not gpus or not per_node:
         return "the number of accelerators is not stated"
     common = (str(row["accelerator"]), int(gpus), int(per_node))
     node = cell(row, "node_power_w")
@@ -79,9 +80,13 @@ def _system_row(row: Mapping[Any, Any]) -> NodeRow | str:
     found = re.match(r"8xH100 (\w+), LoRA (\d+) nodes?, (DC|AC)", text)
     if found is None or row.get("status") != "measured":
         return "a part, not a machine at work"
-    nodes = int(found[2])
+    nodes, value = int(found[2]), cell(row, "value")
+    try:
+        told = float(str(value).replace(",", ""))
+    except ValueError:
+        return "no power is stated"
     return NodeRow(
-        "node_power_w", float(row["value"]), "H100-SXM5-80GB", 8 * nodes, 8, found[1],
+        "node_power_w", told, "H100-SXM5-80GB", 8 * nodes, 8, found[1],
         found[3] == "DC",
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -62,7 +62,18 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
         if not pd.api.types.is_numeric_dtype(checked[column]):
             said = checked[column].astype(str).str.strip()
             checked[column] = checked[column].mask(said.str.lower().isin(BLANKS), None)
-    for column in (name for name in RUN_NUMBERS if name in table):
+    return _named(numbers(checked, RUN_NUMBERS, where), where)
+
+
+def numbers(table: pd.DataFrame, columns: Iterable[str], where: str) -> pd.DataFrame:
+    """A table whose columns of numbers, those that it has, hold such or nothing.
+
+    where   the table's file, or what it is of
+
+    Raises InputError, naming the line and the column, where one holds something else.
+    """
+    checked = table.copy()
+    for column in (name for name in columns if name in table):
         given = table[column]
         said = given.astype(str).str.strip()
         given = given.where(given.notna() & ~said.str.lower().isin((*BLANKS, *NOTHING)))
@@ -82,7 +93,7 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
                 f"{where}, line {row + 2}: {column} must be a number from 0 up, got {shown}"
             )
         checked[column] = values
-    return _named(checked, where)
+    return checked
 
 
 NAMES = ("point_id", "name", "run", "run_name", "id")

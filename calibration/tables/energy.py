@@ -37,7 +37,8 @@ dense models of H100 at the predicted rate of prompts, median over rows of 32 re
 their power had no part in it. gpqa: questions with four answers; the others from memory."""
 
 DROPPED = (
-    r"-(instruct|thinking|it|chat|hf|2507|2407|0528|fp8|bf16|vl|v0\.[13]|1\.1|8k|4k|128k)(?=-|$)"
+    r"-(instruct|thinking|it|chat|hf|2507|2407|0528|fp8|bf16|vl|v0\.[13]|1\.1|8k|4k|128k"
+    r"|nvfp4|mxfp4|awq|gptq|int4|int8|w4a16|w8a8)(?=-|$)"
 )
 """What names of checkpoints add to the dimensions' own."""
 
@@ -55,7 +56,11 @@ SPELLED = (
 )
 """Checkpoints' names as the catalog spells them."""
 
-PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "mxfp4", "fp16": "fp16"}
+RELEASED = "as released"
+"""What a source says of a precision that the name of the checkpoint tells."""
+
+NARROW = r"(?i)-(fp8|nvfp4|mxfp4|awq|gptq|int4|int8|w4a16|w8a8)(?=-|$)"
+"""What names of checkpoints say of their weights."""
 
 TUNED = (
     (
@@ -79,7 +84,7 @@ UNSTATED = {
 models do not fit a V100 of 16."""
 
 FRAMEWORKS = {"mlenergy_v1": "huggingface"}
-"""Engines of the sources; vLLM but for these."""
+"""Engines of sources whose rows do not name one."""
 
 ERAS = {
     "mlenergy_v1": "2023-07",
@@ -112,6 +117,25 @@ def catalog_name(checkpoint: str) -> str:
     return str(catalog.find("models", name)["name"])
 
 
+def accelerators(row: Mapping[Any, Any]) -> int:
+    """Accelerators of a row; 0 where it does not state them."""
+    return int(cell(row, "n_gpus") or cell(row, "num_gpus") or 0)
+
+
+def _weights(row: Mapping[Any, Any]) -> str:
+    """Data type of a row's weights: as it says, else as its checkpoint is called, else 16 bits."""
+    said = cell(row, "precision")
+    if said is not None and str(said).lower() != RELEASED:
+        return str(said)
+    told = re.search(NARROW, str(cell(row, "model")))
+    return told[1].lower() if told else "bf16"
+
+
+def _engine(row: Mapping[Any, Any]) -> str:
+    """Engine that a row states; vLLM where it states none."""
+    return str(cell(row, "engine") or cell(row, "framework") or "vllm")
+
+
 def energy_point(
     row: Mapping[Any, Any], number: int, run: RunParameters
 ) -> InferencePoint | Skipped:
@@ -131,7 +155,9 @@ def energy_point(
     task = str(cell(row, "task"))
     given = cell(row, "input_len") or TASKS.get(task)
     made = cell(row, "output_len") or cell(row, "max_output_tokens")
-    gpus, batch = int(row["n_gpus"]), cell(row, "batch")
+    gpus, batch = accelerators(row), cell(row, "batch") or cell(row, "concurrency")
+    if not gpus:
+        return Skipped(point_id, source, "the number of accelerators is not stated")
     if given is None or made is None or batch is None:
         return Skipped(point_id, source, "lengths or requests at a time are not stated")
     tp, ep, dp = (cell(row, key) for key in ("tp", "ep", "dp"))
@@ -144,20 +170,21 @@ def energy_point(
         "accelerator": {**ACCELERATORS, **UNSTATED}.get(
             str(row["accelerator"]), row["accelerator"]
         ),
-        "gpus_per_node": 8,
+        "gpus_per_node": cell(row, "gpus_per_node") or 8,
         "num_gpus": gpus,
         "model": name,
         "tp": tp if tp is not None and not spread else (None if spread else gpus),
         "pp": cell(row, "pp"),
         "ep": ep if spread else None,
         "dp": dp,
-        "weights_precision": PRECISIONS.get(str(cell(row, "precision")), "bf16"),
+        "weights_precision": _weights(row),
         "batch": cell(row, "max_num_seqs") or batch,
         "concurrency": None if source in FRAMEWORKS else max(round(float(batch)), 1),
         "input_len": given,
         "output_len": max(round(float(made)), 1),
-        "framework": FRAMEWORKS.get(source, "vllm"),
-        "published": ERAS.get(source, "2025-06"),
+        "framework": FRAMEWORKS.get(source) or _engine(row),
+        "framework_version": cell(row, "framework_version") or cell(row, "engine_version"),
+        "published": ERAS.get(source) or cell(row, "published") or "2025-06",
         "metric": "output_tokens_per_s",
         "value": cell(row, "output_tok_s") or 1.0,
         "batch_counts": "most",

@@ -381,7 +381,7 @@ def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, A
     own = read_apart(row) or attention_replicas(row, gpus)
     if own:
         return {**own, "ep": own["ep"] if model.is_moe else None}
-    tp, pp, dp = (cell(row, name) for name in ("tp", "pp", "dp"))
+    tp, pp, dp = (cell(row, name) or None for name in ("tp", "pp", "dp"))
     tp = None if tp is None else _of_devices(row, int(tp), int(pp or 1), gpus) * dies
     if model.is_moe and tp and dp and tp * int(dp) * int(pp or 1) > gpus:
         tp = own_ranks(tp, int(dp), gpus // int(pp or 1))

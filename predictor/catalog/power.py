@@ -37,6 +37,11 @@ STACKED = 1.2e12
 """Bandwidth from which memory that no table names is stacked (HBM), below which it is GDDR
 [bytes/s]."""
 
+SET = 1.25
+"""Clock up to which boards may be set, over that of a datasheet's rates, at which work was timed;
+beyond that one it binds nothing: an H100 to 1,980 of 1,830 MHz (stas00/ml-engineering@744d01e18b),
+GeForce boards further (RTX 4090 to 3,105 of 2,520 MHz, from memory)."""
+
 HOT, COOL = 700.0, 10.0
 """Limit for which the heat sink and the air of `laws.yaml` hold [W]; limits below that over this
 have the heat sink of that."""
@@ -238,13 +243,15 @@ def node_constants(cluster: Cluster) -> NodeConstants:
     law, count = power_laws(), float(cluster.accelerators_per_node)
     share = count / 8.0
     scale = float(np.mean(np.asarray(cluster.accelerator.power))) / HOT
+    # Of systems on a chip, which share their memory with their processors, nothing is beside.
+    beside = 0.0 if memory_kind(cluster.accelerator) == "lpddr" else 1.0
     return NodeConstants(
-        idle=law["node_idle"] * share**0.5,
-        span=law["node_span"] * share**0.5,
+        idle=beside * law["node_idle"] * share**0.5,
+        span=beside * law["node_span"] * share**0.5,
         load=law["node_load"],
         adapter=law["adapter"],
-        adapters=law["adapters_per_accelerator"] * count,
-        switch=law["switch"] if count > 2 else 0.0,
+        adapters=beside * law["adapters_per_accelerator"] * count,
+        switch=beside * law["switch"] if count > 2 else 0.0,
         fans=law["fans"] * share * scale,
         spread=law["fan_least"],
         efficiency=law["supply_efficiency"],
@@ -262,7 +269,7 @@ def power_setting(
     own   constants by accelerator that a calibration adds to those that ship
 
     Raises InputError where the power of the accelerator is not known, and for a limit below what it
-    draws without work or above its own, a clock above its own, an inlet above its slowdown.
+    draws without work or above its own, a clock far above its own, an inlet above its slowdown.
     """
     device = cluster.accelerator
     added = (own or {}).get(device.name)
@@ -279,10 +286,10 @@ def power_setting(
                 f"limits up to {most:g} W"
             )
     top = float(np.max(np.asarray(constants.clock)))
-    if clock is not None and not LOWEST * top <= clock <= top:
+    if clock is not None and not LOWEST * top <= clock <= SET * top:
         raise InputError(
             f"--clock {clock / 1e6:g} MHz: {device.name} runs from {LOWEST * top / 1e6:.0f} to "
-            f"{top / 1e6:.0f} MHz"
+            f"{top / 1e6:.0f} MHz at work"
         )
     hottest = float(np.min(np.asarray(constants.slowdown)))
     if float(np.max(np.asarray(inlet))) >= hottest:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from predictor.plans.fields import ALL, LOAD, POSITIVE, PREDICT, WORD, PlanField
+from predictor.plans.fields import ALL, LOAD, POSITIVE, PREDICT, WORD, Kind, PlanField
 from predictor.power import COOLINGS
+
+INTENSITY = Kind("number", float, above=0, most=5)
+"""Of a grid [kg/kWh]: burning coal emits about 1, so that more is in grams."""
 
 POWER_FIELDS = (
     PlanField(
@@ -31,7 +34,7 @@ POWER_FIELDS = (
         default="no price", flags=(PREDICT,), metavar="X", lists=False, held="", quiet=True,
     ),
     PlanField(
-        "carbon_intensity", POSITIVE, "Adds CO2e: kg per kWh of the grid.", ALL, unit="kg/kWh",
+        "carbon_intensity", INTENSITY, "Adds CO2e: kg per kWh of the grid.", ALL, unit="kg/kWh",
         default="none stated", flags=(PREDICT,), metavar="X", lists=False, held="", quiet=True,
     ),
     PlanField(

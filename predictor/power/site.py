@@ -63,17 +63,21 @@ def node_power(
     rated: Numeric,
     constants: NodeConstants,
     cooling: str,
+    places: Numeric | None = None,
 ) -> NodePower:
     """Power of a node.
 
-    accelerators   one of them, mean [W]; `count` in the node, each rated at `rated` [W]
+    accelerators   one of them, mean [W]; `count` of the node's at work, each rated at `rated` [W]
+    places         accelerators that the node has, for which its fans are made; None: `count`
     """
     ours = np.asarray(accelerators) * count
     host = constants.idle + constants.span * np.asarray(constants.load)
     adapters = constants.adapter * np.asarray(constants.adapters)
     switches = constants.switch * np.asarray(count)
     inside = ours + host + adapters + switches
-    full = np.asarray(rated) * count + constants.idle + constants.span + adapters + switches
+    most = np.asarray(count if places is None else places)
+    beside = constants.idle + constants.span + adapters + constants.switch * most
+    full = np.asarray(rated) * most + beside
     fans = fan_power(inside, full, constants, cooling)
     direct = inside + fans
     whole = direct / constants.efficiency

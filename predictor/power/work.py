@@ -110,7 +110,7 @@ def powered(
         instant=peak_power(phases, INSTANT),
         averaged=peak_power(phases, AVERAGED),
         energy=energy(phases),
-        waited=np.asarray(1.0 - mine / np.maximum(whole, 1e-15)),
+        waited=np.maximum(1.0 - mine / np.maximum(whole, 1e-15), 0.0),
         sigma=float(np.max(np.asarray(constants.sigma))),
         gap=state.gap,
     )
@@ -129,7 +129,7 @@ def _state(
 ) -> tuple[Settled, list[Array]]:
     """How positions settle under conditions, and the time of every part of the work [s]."""
     limit = _limit(constants, conditions)
-    most = 1.0 if conditions.clock is None else conditions.clock / constants.clock
+    most = 1.0 if conditions.clock is None else np.minimum(conditions.clock / constants.clock, 1.0)
     drawn = [demand(one, constants) for one in work.values()]
     times = [np.asarray(one.time, float) for one in work.values()]
     return settle(drawn, times, constants, limit, chassis, most), times

@@ -282,6 +282,8 @@ def serving_activity(
     reading = read * prompt_time(found.work, found.parameters) / found.work.together
     decoding = steps * found.latencies.step
     closed = np.asarray(plan.serving, float) * np.isfinite(np.asarray(plan.batch, float))
+    if tokens_per_s is None and found.arriving:
+        closed = np.zeros_like(closed)
     first = np.clip(reading, 0.0, 0.95)
     rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))
     share = {"prefill": first, "decode": rest, "idle": 1.0 - first - rest}
@@ -397,10 +399,8 @@ def limited(
         old, new, own = (getattr(each, one.name) for each in (then, now, found.latencies))
         values[one.name] = np.asarray(own * new / np.where(old > 0, old, 1.0))
     # At a rate of arrivals it is the rate that decides how many requests end.
-    kept = np.abs(found.latencies.requests_per_s - then.requests_per_s) > 1e-6 * then.requests_per_s
-    values["requests_per_s"] = np.where(
-        kept, found.latencies.requests_per_s, values["requests_per_s"]
-    )
+    if found.arriving:
+        values["requests_per_s"] = np.asarray(found.latencies.requests_per_s)
     scale = values["e2e"] / np.maximum(found.latencies.e2e, 1e-15)
     breakdown = {name: value * scale for name, value in found.breakdown.items()}
     return replace(found, work=work, latencies=Latencies(**values), breakdown=breakdown)

@@ -70,6 +70,7 @@ class InferencePrediction:
     breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
     prompts, decoding   passes on the device from which the latencies are made
     reader      memory of an engine that reads prompts apart, where there is one
+    arriving    whether requests come at a rate of their own, whatever the engine could serve
     """
 
     model: Model
@@ -85,6 +86,7 @@ class InferencePrediction:
     prompts: Pass
     decoding: Pass
     reader: ServingMemory | None = None
+    arriving: bool = False
 
     @property
     def requests_per_s(self) -> Array:

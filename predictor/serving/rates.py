@@ -137,4 +137,4 @@ def _at_rate(
         requests_per_s=np.asarray(rate / float(one.plan.dp)),
     )
     parts = {"queue": one.breakdown["queue"] + wait, "others": one.breakdown["others"] + slower}
-    return replace(one, latencies=found, breakdown={**one.breakdown, **parts})
+    return replace(one, latencies=found, breakdown={**one.breakdown, **parts}, arriving=True)

@@ -87,9 +87,10 @@ def read_regions(path: str, crossing: str) -> Regions:
     missing = [name for name in KEYS if name not in content]
     if missing:
         raise InputError(f"{path} lacks {', '.join(missing)}")
-    names = tuple(str(name) for name in content["names"])
+    told = content["names"]
+    names = tuple(str(name) for name in told) if isinstance(told, list) else ()
     if not 2 <= len(names) <= MOST:
-        raise InputError(f"{path}: names must be of 2 to {MOST} regions")
+        raise InputError(f"{path}: names must be a list of 2 to {MOST} regions")
     found = [_matrix(content[name], len(names), f"{path}: {name}") for name in KEYS[1:]]
     if np.any(found[0] <= 0):
         raise InputError(f"{path}: bandwidth_gbs must be above 0")

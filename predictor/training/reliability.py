@@ -88,9 +88,9 @@ def useful_share(interval: Numeric, write: Numeric, restart: Numeric, mtbf: Nume
     work / (mtbf e^(restart / mtbf) (e^((interval + write) / mtbf) - 1)), the work of one interval
     over the time that it takes on average.
     """
-    # Beyond e^600 nothing ever ends; the share is 0 without an overflow.
-    wait = np.minimum(restart / mtbf, 600.0)
-    cycle = np.minimum((interval + write) / mtbf, 600.0)
+    # Beyond e^300 nothing ever ends; the product of both stays below what a float holds.
+    wait = np.minimum(restart / mtbf, 300.0)
+    cycle = np.minimum((interval + write) / mtbf, 300.0)
     return np.asarray(interval / (mtbf * np.exp(wait) * np.maximum(np.expm1(cycle), 1e-300)))
 
 

@@ -32,6 +32,10 @@ SHAPED = {"dirichlet": 1.0, "zipf": 0.6}
 DRAWS, DEALT = 2000, 64
 """Drawn loads: where experts lie as they are numbered, and where they are dealt one by one."""
 
+LEAST_SHAPE, SMALL = 0.4, 0.05
+"""Shape of a rank's load below which the closed form is not used, whose gammas have a skewness of 3
+at most (`pearson`); and that of an expert's below which gammas are drawn in logarithms."""
+
 GIVEN, BALANCED = PLACEMENTS
 
 
@@ -117,15 +121,18 @@ def busiest(
     _check(loads, experts, ranks, replicas)
     if ranks == 1 and math.isinf(capacity):
         return Busiest(1.0, 0.0)
+    # A token goes to `top_k` experts: each has one of its copies at most.
+    most = min(float(ranks), experts / top_k)
     if loads.kind == "one-hot":
-        most = min(float(ranks), experts / top_k)
         share = min(1.0, capacity * top_k / experts)
         return Busiest(most * share, 1.0 - share)
     dealt = placement == BALANCED or replicas > 0
-    if loads.kind in ("even", "dirichlet") and not dealt and math.isinf(capacity):
-        shape = math.inf if loads.kind == "even" else loads.number * experts / ranks
-        return Busiest(_largest_gamma(ranks, shape, copies), 0.0)
-    return _drawn(loads, experts, ranks, copies, replicas, dealt, capacity)
+    closed = loads.kind in ("even", "dirichlet") and not dealt and math.isinf(capacity)
+    shape = loads.number * experts / ranks if loads.kind == "dirichlet" else math.inf
+    if closed and shape >= LEAST_SHAPE:
+        return Busiest(min(_largest_gamma(ranks, shape, copies), most), 0.0)
+    found = _drawn(loads, experts, ranks, copies, replicas, dealt, capacity)
+    return Busiest(min(found.load, most), found.dropped)
 
 
 def _check(loads: Loads, experts: int, ranks: int, replicas: int) -> None:
@@ -183,11 +190,23 @@ def _shares(loads: Loads, experts: int, draws: int) -> Array:
         own = np.asarray(loads.weights) / sum(loads.weights)
         return np.broadcast_to(own, (draws, experts))
     if loads.kind == "dirichlet":
-        drawn = random.standard_gamma(loads.number, (draws, experts))
-        return np.asarray(drawn / drawn.sum(axis=1, keepdims=True))
+        return _dirichlet(random, loads.number, (draws, experts))
     ranked = np.arange(1.0, experts + 1.0) ** (-loads.number if loads.kind == "zipf" else 0.0)
     whole = np.tile(ranked / ranked.sum(), (draws, 1))
     return np.asarray(random.permuted(whole, axis=1))
+
+
+def _dirichlet(random: np.random.Generator, number: float, shape: tuple[int, int]) -> Array:
+    """Shares of a Dirichlet distribution, rows that add up to 1. Gammas of small shapes are below
+    what a float holds: there in logarithms, as gammas of a shape of one more and a power of what
+    is drawn evenly (Marsaglia and Tsang 2000, section 6)."""
+    if number >= SMALL:
+        drawn = random.standard_gamma(number, shape)
+    else:
+        power = np.log1p(-random.random(shape)) / max(number, 1e-6)
+        logs = np.log(random.standard_gamma(1.0 + number, shape)) + power
+        drawn = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(drawn / drawn.sum(axis=1, keepdims=True))
 
 
 def _dealt(shares: Array, ranks: int, replicas: int) -> Array:

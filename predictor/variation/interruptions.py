@@ -32,7 +32,7 @@ def away(nodes: int, p: float) -> Array:
 def enough(nodes: int, spares: int, p: float) -> float:
     """Probability that a job of so many nodes has all that it needs: at most `spares` of nodes and
     spares are away."""
-    return float(away(nodes + spares, p)[: spares + 1].sum())
+    return min(float(away(nodes + spares, p)[: spares + 1].sum()), 1.0)
 
 
 def needed_spares(nodes: int, p: float, chance: float) -> int:

@@ -90,9 +90,14 @@ class PowerResult:
     def node(self) -> NodePower:
         """Of a node of the cluster [W]."""
         constants, cooled = power_setting(self.cluster, self.conditions)
-        count = min(self.cluster.accelerators_per_node, self.gpus)
+        places = self.cluster.accelerators_per_node
         return node_power(
-            self.mean, count, constants.limit, node_constants(self.cluster), cooled.cooling
+            accelerators=self.mean,
+            count=min(places, self.gpus),
+            rated=constants.limit,
+            constants=node_constants(self.cluster),
+            cooling=cooled.cooling,
+            places=places,
         )
 
     @property

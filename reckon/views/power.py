@@ -81,9 +81,15 @@ def _paced(found: Paced) -> str:
 
 def _costs(costs: dict[str, float]) -> str:
     """Kilowatt-hours, money and CO2e of a run, or of a day of serving."""
-    parts = [f"{costs['site_kwh']:,.0f} kWh"]
+    parts = [f"{_plainly(costs['site_kwh'])} kWh"]
     if "energy_price" in costs:
-        parts.append(f"price {costs['energy_price']:,.0f}")
+        parts.append(f"price {_plainly(costs['energy_price'])}")
     if "kg_co2e" in costs:
-        parts.append(f"{costs['kg_co2e'] / 1e3:,.2f} t CO2e")
+        kg = costs["kg_co2e"]
+        parts.append(f"{kg / 1e3:,.2f} t CO2e" if kg >= 1e3 else f"{_plainly(kg)} kg CO2e")
     return ", ".join(parts)
+
+
+def _plainly(amount: float) -> str:
+    """An amount in whole units, or three digits of a small one."""
+    return f"{amount:,.0f}" if amount >= 100.0 else f"{amount:.3g}"

@@ -48,7 +48,9 @@ def strong(text: str, color: str = "1") -> str:
 def seconds(value: float) -> str:
     """A time with three significant digits and a fitting unit."""
     if value >= 600:
-        return f"{value / 3600:.3g} h" if value >= 7200 else f"{value / 60:.3g} min"
+        hours = float(f"{value / 3600:.3g}")
+        told = f"{hours:,.0f}" if 1000 <= hours < 1e12 else f"{hours:.3g}"
+        return f"{told} h" if value >= 7200 else f"{value / 60:.3g} min"
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= scale:
             return f"{value / scale:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
@@ -337,12 +339,18 @@ def _variation_rows(result: Prediction) -> list[list[str]]:
     ]
 
 
+def _longer(share: float) -> str:
+    """By how much more a step takes, in per cent; beyond ten times as long, as so many times."""
+    return f"{share:.1%}" if share < 9.0 else f"{1.0 + share:.3g} times"
+
+
 def show_faults(found: dict[str, Any]) -> None:
     """Print what slow and failed parts cost."""
     rows = []
     for one in found["faults"]:
-        where = ", ".join(f"{k} {v:.1%}" for k, v in one["loss_by_dimension"].items() if v > 5e-4)
-        ends = [f"{one[name]:.1%}" for name in ("loss_packed", "loss_random", "loss_spread")]
+        alone = one["loss_by_dimension"].items()
+        where = ", ".join(f"{k} {_longer(v)}" for k, v in alone if v > 5e-4)
+        ends = [_longer(one[name]) for name in ("loss_packed", "loss_random", "loss_spread")]
         rows.append(
             [
                 one["fault"],

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import reckon
 from calibration.power.fit import row_marks
 from calibration.power.ladder import fit_ladder, unread_rungs
 from calibration.power.leakage import fit_leakage, measured_slope
-from calibration.power.points import power_points, power_table
+from calibration.power.points import power_points
 from calibration.power.spreads import spread, spread_of_another, spreads_apart
+from calibration.power.stated import NUMBERS, power_table
 from calibration.power.sweeps import (
     LEVELS,
     START,
@@ -334,3 +338,117 @@ def test_ranks_that_wait_draw_no_more_than_processors_full_of_threads() -> None:
     assert len(told) >= 3
     for name, one in told.items():
         assert one["waiting_share"] <= 1.02 * one["busy_share"], name
+
+
+SERVED = {
+    "source": "made", "model": "meta-llama/Llama-3.1-8B", "accelerator": "H100-SXM5-80GB",
+    "n_gpus": 1, "task": "gpqa", "batch": 8, "max_num_seqs": 8, "input_len": 200, "output_len": 400,
+    "tp": 1, "pp": 1, "ep": 1, "dp": 1, "precision": "bfloat16", "output_tok_s": 900,
+    "power_per_gpu_w": 500, "energy_per_out_token_j": 0.55, "avg_power_w": 500,
+}  # fmt: skip
+TABLES: dict[str, dict[str, Any]] = {
+    "served": SERVED,
+    "kernels": {"source": "made", "accelerator": "B300-SXM6", "workload": "prec-bf16",
+                "precision": "bf16", "enforced_limit_w": 1100, "avg_power_w": 1000,
+                "tflops": 2000},
+    "heat": {"source": "made", "accelerator": "H100-SXM5-80GB", "position": "front",
+             "workload": "sgemm", "temp_c": 60, "power_w": 600},
+    "training": {"source": "made", "accelerator": "H100-SXM5-80GB", "model": "llama2-70b",
+                 "workload": "LoRA fine-tuning", "num_gpus": 8, "gpus_per_node": 8,
+                 "avg_power_per_gpu_w": 600, "median_power_per_gpu_w": 610, "node_power_w": None,
+                 "measured": "yes"},
+    "systems": {"source": "made", "category": "node", "component": "8xH100 air, LoRA 1 node, AC",
+                "value": 7000, "unit": "W", "status": "measured"},
+}  # fmt: skip
+
+
+def validated(table: pd.DataFrame, path: Path) -> dict[str, Any] | str:
+    """What `reckon validate` says of a table, or why it refuses it."""
+    table.to_csv(path, index=False)
+    try:
+        return reckon.validate(path)
+    except InputError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", [*TABLES, "sweeps"])
+def test_whatever_a_table_of_power_lacks_is_told(kind: str, tmp_path: Path) -> None:
+    """A column that is not there, is empty, 0 or no number: rows are skipped with a reason, or the
+    line is named."""
+    table = limits() if kind == "sweeps" else pd.DataFrame([TABLES[kind]])
+    path = tmp_path / "power.csv"
+    for column in table.columns:
+        for change in (
+            table.drop(columns=column),
+            table.assign(**{column: None}),
+            table.assign(**{column: 0}),
+            table.assign(**{column: "about a lot"}),
+        ):
+            found = validated(change, path)
+            if isinstance(found, str):
+                assert "\n" not in found
+            else:
+                assert found["points"] or found["skipped"], (kind, column)
+    for column in set(NUMBERS[kind]) & set(table.columns):
+        refused = validated(table.assign(**{column: "about a lot"}), path)
+        assert f"line 2: {column} must be a number" in refused
+
+
+def test_numbers_of_power_are_read_as_people_write_them(tmp_path: Path) -> None:
+    plain, written = (
+        validated(pd.DataFrame([SERVED | more]), tmp_path / "power.csv")
+        for more in ({}, {"output_tok_s": "~900", "power_per_gpu_w": "0,500", "ep": "-"})
+    )
+    assert plain == written
+
+
+def test_a_sweep_without_names_of_what_it_sets_is_one(tmp_path: Path) -> None:
+    """Neither `control` nor `group`: rows of one workload are beside the one of the highest limit,
+    or clock; rates say as much as times."""
+    named = limits().assign(workload="w")
+    bare = named.drop(columns=["control", "group", "core_clock_mhz"])
+    rates = bare.assign(throughput_tok_s=100.0 / bare["time_s"]).drop(columns="time_s")
+    first, second, third = (
+        validated(table, tmp_path / "sweep.csv") for table in (named, bare, rates)
+    )
+    assert not isinstance(first, str)
+    assert [one["metric"] for one in first["points"]].count("rel_time") == 2
+    assert second == first
+    assert not isinstance(third, str)
+    assert [p["published"] for p in third["points"]] == pytest.approx(
+        [p["published"] for p in first["points"]]
+    )
+    clocks = bare.assign(core_clock_mhz=bare["power_limit_w"] * 4, power_limit_w=300.0)
+    told = validated(clocks.assign(control="locked clock (MHz)"), tmp_path / "sweep.csv")
+    assert not isinstance(told, str)
+    assert len(told["points"]) == 4
+    assert validated(clocks, tmp_path / "sweep.csv") == told
+
+
+def test_what_a_row_of_served_energy_runs_in_is_as_it_says() -> None:
+    """Engine, release, data type of the weights, as stated or as the checkpoint is called."""
+    run = load("default").run
+    usual = {k: v for k, v in SERVED.items() if k != "precision"}
+
+    def request(**more: Any) -> Any:
+        point = energy_point({**usual, **more}, 0, run)
+        assert isinstance(point, InferencePoint), point
+        return point.request
+
+    for said, engine in ((None, "vllm"), ("SGLang", "sglang"), ("TensorRT-LLM", "tensorrt-llm")):
+        assert request(engine=said).plan.framework == engine
+    known: dict[str, Any] = {
+        "fp8": [{"precision": "FP8"}, {"model": "meta-llama/Llama-3.1-8B-FP8"}],
+        "int4_wo": [{"precision": "AWQ"}, {"model": "meta-llama/Llama-3.1-8B-AWQ"}],
+        "bf16": [{}, {"precision": "as released"}, {"precision": "bfloat16"}],
+    }
+    for weights, ways in known.items():
+        for way in ways:
+            assert request(**way).plan.weights == weights, way
+
+
+def test_fine_tuning_of_other_models_is_not_that_of_the_one_that_is_known() -> None:
+    row = TABLES["training"]
+    assert not isinstance(node_row(row), str)
+    assert not isinstance(node_row({**row, "model": "Llama-2-70B"}), str)
+    assert node_row({**row, "model": "llama3-8b"}) == "the configuration is not stated"

@@ -213,6 +213,9 @@ def test_a_node_is_the_sum_of_its_parts_and_fans_are_cubic() -> None:
     heat = (300 * 8 + 1000 + 240 + 200) / (700 * 8 + 1000 + 240 + 200)
     assert less.parts["fans"] == pytest.approx(1000.0 * heat**3)
     assert node_power(700.0, 8, 700.0, node, "liquid").parts["fans"] == 0.0
+    alone = node_power(700.0, 1, 700.0, node, "air", places=8)
+    heat = (700 + 1000 + 240 + 25) / (700 * 8 + 1000 + 240 + 200)
+    assert alone.parts["fans"] == pytest.approx(1000.0 * heat**3), "of a node made for eight"
     half = node_power(700.0, 8, 700.0, replace(node, load=0.5), "liquid")
     assert half.parts["host"] == 600.0 + 0.5 * 400.0
 
@@ -359,13 +362,13 @@ def test_without_conditions_phases_last_as_those_of_a_board_by_itself(
 
 
 def test_clocks_and_limits_are_those_that_a_machine_has() -> None:
-    """From a quarter of its top clock to that; limits above what it draws awake."""
+    """From a quarter of its clock to what it may be set to; limits above what it draws awake."""
     cluster = catalog.system("dgx-h100")
     constants, _ = catalog.power_setting(cluster, Conditions())
     top = float(np.max(np.asarray(constants.clock)))
-    for share in (LOWEST, 0.5, 1.0):
+    for share in (LOWEST, 0.5, 1.0, 1980 / 1830):
         catalog.power_setting(cluster, Conditions(clock=share * top))
-    for share in (0.9 * LOWEST, 1.01):
+    for share in (0.9 * LOWEST, 1.3):
         with pytest.raises(InputError, match="runs from"):
             catalog.power_setting(cluster, Conditions(clock=share * top))
     most = float(np.max(np.asarray(constants.limit)))

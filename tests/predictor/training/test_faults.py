@@ -179,6 +179,8 @@ def test_faults_are_told_beside_a_step_that_stays_as_it_is(cli: Cli, tmp_path: P
     assert own["expected_loss"] == pytest.approx(expected)
     assert second["placement_gain"] >= 1.0
     assert cli(*common, "--faults", "nic")[0] == 2
+    _, text, _ = cli(*common, "--faults", "nic:1e-300")
+    assert max(map(len, text.splitlines())) < 130, "no number of three hundred digits"
 
 
 def test_neighbours_cost_what_their_share_of_the_spine_leaves() -> None:

@@ -61,6 +61,8 @@ def test_young_and_daly_by_hand() -> None:
     assert best_interval(100.0, 40.0) == 40.0
     # Work of 190 s in 200, of which failures cost little: e^0.1 - 1 = 0.10517 of 2000 s.
     assert useful_share(190.0, 10.0, 0.0, 2000.0) == pytest.approx(190 / (2000 * 0.1051709))
+    with np.errstate(over="raise"):
+        assert useful_share(1.0, 1e9, 1e9, 1e-3) == pytest.approx(0.0)
 
 
 @given(

@@ -112,6 +112,7 @@ def test_files_and_requests(tmp_path: Path) -> None:
     for old, new, message in (
         ("[0.1, 1]]", "[0.1]]", "2 rows of 2 numbers"),
         ("names: [a, b]", "names: [a]", "2 to 8 regions"),
+        ("names: [a, b]", "names: 2", "a list of 2 to 8 regions"),
         ("0.1, 1]]", "0, 1]]", "above 0"),
         ("rtt_ms", "rtt", "lacks rtt_ms"),
     ):

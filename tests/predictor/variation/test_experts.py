@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,22 @@ def test_dirichlet_loads_are_within_one_per_cent_of_monte_carlo(a: float, ranks:
     drawn = np.random.default_rng(7).dirichlet([a] * 256, 20_000)
     mean = ranks * drawn.reshape(20_000, ranks, -1).sum(axis=2).max(axis=1).mean()
     assert busiest(Loads("dirichlet", a), 256, 8, ranks).load == pytest.approx(mean, rel=0.01)
+
+
+@pytest.mark.parametrize(("experts", "top_k", "ranks"), [(8, 2, 8), (256, 8, 32), (64, 6, 8)])
+def test_the_more_uneven_the_busier_up_to_one_copy_of_every_token(
+    experts: int, top_k: int, ranks: int
+) -> None:
+    """However uneven: an expert has one copy of each token at most, as where all ask for it."""
+    most = busiest(Loads("one-hot"), experts, top_k, ranks).load
+    for kind, numbers in (
+        ("dirichlet", (1e3, 10.0, 1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-9, 1e-300)),
+        ("zipf", (0.01, 0.3, 1.0, 2.0, 5.0, 100.0)),
+    ):
+        found = [busiest(Loads(kind, one), experts, top_k, ranks, 4096.0).load for one in numbers]
+        assert all(b >= 0.97 * a for a, b in itertools.pairwise(found)), (kind, found)
+        assert max(found) <= most
+        assert found[-1] == pytest.approx(most, rel=0.02)
 
 
 def test_chance_alone() -> None:

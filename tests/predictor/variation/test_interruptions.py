@@ -37,6 +37,7 @@ def test_spares_of_two_thousand_nodes() -> None:
     p = float(down_share(36300 / 8 * HOUR, 24 * HOUR))
     assert enough(2048, 16, p) == pytest.approx(0.95, abs=0.005)
     assert enough(2048, 32, p) > 0.999
+    assert enough(8, 1_000_000, p) <= 1.0
     fewest = needed_spares(2048, p, 0.99)
     assert enough(2048, fewest, p) >= 0.99 > enough(2048, fewest - 1, p)
 

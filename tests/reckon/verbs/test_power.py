@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import reckon
+from predictor.catalog import load
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
-from reckon.views.power import show_power
+from reckon.verbs.serving import sweep_serving
+from reckon.views.power import _costs, show_power
+from reckon.views.terminal import seconds
 
 PLAN = {"gpus": 64, "tp": 8, "pp": 2, "global_batch": 64, "seq_len": 4096}
 SERVED = {"tp": 4, "concurrency": 32, "input_len": 512, "output_len": 128}
@@ -93,6 +96,56 @@ def test_the_boards_own_limit_changes_nothing() -> None:
     assert train(power_limit=700.0).step_time.value == pytest.approx(train().step_time.value)
 
 
+def test_a_clock_above_that_of_the_datasheets_rates_binds_nothing() -> None:
+    """An H100 may be set to 1,980 MHz; its products were timed at 1,830."""
+    free, top, above = train(), train(clock=1830), train(clock=1980)
+    assert above.step_time.value == top.step_time.value == pytest.approx(free.step_time.value)
+    assert above.power is not None
+    assert top.power is not None
+    assert above.power.to_dict() == top.power.to_dict()
+
+
+def test_one_accelerator_of_a_node_keeps_the_fans_of_eight_slow() -> None:
+    """Fans of a node are made for all of its accelerators; flow follows what there is to cool."""
+    one, all_ = serve(tp=1).power, serve(tp=8).power
+    assert one is not None
+    assert all_ is not None
+    fans = [found.to_dict()["node_parts_w"]["fans"] for found in (one, all_)]
+    assert fans[0] < 0.5 * fans[1]
+
+
+@pytest.mark.parametrize("name", ["Apple-M4Max-40c-128GB", "Jetson-AGX-Orin-64GB", "GB10-128GB"])
+def test_a_system_on_a_chip_is_no_server(name: str) -> None:
+    """Its processors and memory are within its own limit; beside it are a fan and a supply."""
+    plan = {"accelerator": name, "concurrency": 1, "input_len": 512, "output_len": 128}
+    asked = {"model": "llama3.2-1b", **plan}
+    found = sweep_serving(asked, load("default"), "test").predictions[0]
+    assert found.power is not None
+    told = found.power.to_dict()
+    chip, whole = (told[key]["value"] for key in ("power_w", "node_power_w"))
+    assert chip < whole < 1.5 * chip
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"site_kwh": 77.2, "energy_price": 7.72, "kg_co2e": 30.9},
+         "77.2 kWh, price 7.72, 30.9 kg CO2e"),
+        ({"site_kwh": 0.012, "energy_price": 0.0012, "kg_co2e": 0.0048},
+         "0.012 kWh, price 0.0012, 0.0048 kg CO2e"),
+        ({"site_kwh": 36956.4, "energy_price": 3695.6, "kg_co2e": 14782.5},
+         "36,956 kWh, price 3,696, 14.78 t CO2e"),
+    ],
+)  # fmt: skip
+def test_small_costs_keep_their_digits(told: dict[str, float], said: str) -> None:
+    assert _costs(told) == said
+
+
+def test_long_times_are_written_out() -> None:
+    hours = {35.44: "35.4 h", 999.0: "999 h", 4540.0: "4,540 h", 2.26549e5: "227,000 h"}
+    assert {at: seconds(3600.0 * at) for at in hours} == hours
+
+
 def test_communication_does_not_slow_with_the_clock() -> None:
     fast, slow = train(), train(clock=1200.0)
     assert slow.breakdown["tp_communication"] == fast.breakdown["tp_communication"]
@@ -143,6 +196,33 @@ def test_an_engine_that_waits_for_requests_draws_less() -> None:
     assert calm.power.mean < busy.power.mean
 
 
+def test_between_requests_an_engine_is_idle_and_a_limit_holds_what_it_does_for_one() -> None:
+    """At a rate: passes draw what those of as many clients do, and what lies between them is no
+    part of a pass, which a limit below it slows as much."""
+    one = {"tp": 1, "input_len": 512, "output_len": 128, "concurrency": None}
+    rare, loop = serve(**one, rate=0.01), serve(**{**one, "concurrency": 1})
+    assert rare.power is not None
+    assert loop.power is not None
+    phases = rare.power.phases
+    assert phases["idle"][1] > 0.98
+    assert phases["decode"][0] == pytest.approx(loop.power.phases["decode"][0], rel=0.03)
+    slower = [
+        serve(**load, power_limit=300.0).tpot.value / free.tpot.value
+        for load, free in (({**one, "rate": 0.01}, rare), ({**one, "concurrency": 1}, loop))
+    ]
+    assert slower[0] == pytest.approx(slower[1], rel=0.02)
+    assert slower[0] > 1.1
+
+
+def test_a_limit_that_makes_clients_wait_lowers_what_they_are_given() -> None:
+    """However short their answers: clients that wait for longer ask for less."""
+    for length in (2, 128):
+        load = {"tp": 1, "concurrency": 4, "input_len": 1024, "output_len": length}
+        free, held = serve(**load), serve(**load, power_limit=250.0)
+        assert held.e2e.value > 1.2 * free.e2e.value
+        assert held.requests_per_s < 0.9 * free.requests_per_s
+
+
 def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
     line = (
         "predict train --model llama3-8b --system dgx-h100 --gpus 8 --global-batch 8 "
@@ -166,6 +246,7 @@ def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
         ({"clock": 9000.0}, "--clock 9000 MHz"),
         ({"price_per_kwh": -1.0}, "price_per_kwh"),
         ({"cooling": "wind"}, "cooling"),
+        ({"carbon_intensity": 400.0}, "at most 5"),
     ],
 )
 def test_what_cannot_be_gets_one_line(fields: dict[str, Any], text: str) -> None:

@@ -120,7 +120,7 @@ class Space:
         pairs = itertools.product(given["global_batch"], given["seq_len"])  # type: ignore[arg-type]
         table = np.array(list(pairs), dtype=float)
         rows = {"global_batch": table[:, 0], "seq_len": table[:, 1]}
-        for axis in (*AXES, *_stated(given), *_routed(given), *document_axes(given)):
+        for axis in (*AXES, *_stated(given), *_routed(given)):
             if axis.when is None:
                 rows, _ = extend(rows, axis, self.setting)
         return rows
@@ -222,10 +222,10 @@ class Space:
         """Axes that vary with categories of the layers, or of the rest."""
         return [
             axis
-            for axis in AXES
+            for axis in (*AXES, *document_axes(self.setting.given))
             if axis.when is not None
             and (axis.when[0] not in STEP_CATEGORIES) == inner
-            and getattr(fixed, axis.when[0]) == axis.when[1]
+            and getattr(fixed, axis.when[0]) in axis.when[1]
         ]
 
     def _varied(self, rows: Columns, axes: list[Axis]) -> tuple[Columns, Index]:
@@ -292,7 +292,8 @@ def _parted(
 
 
 def _names(axes: Sequence[Axis]) -> tuple[str, ...]:
-    return tuple(axis.field for axis in axes)
+    """What tells the tables of some axes apart: their fields, and with what these vary."""
+    return tuple(f"{axis.field} {axis.when}" for axis in axes)
 
 
 def _fields(entries: list[dict[str, Any]]) -> set[str]:

@@ -4,6 +4,7 @@ the figures which both sides are predicted to have."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 import reckon
+
+Cli = Callable[..., tuple[int, str, str]]
 
 TRAIN: dict[str, Any] = {
     "model": "llama3-8b", "system": "dgx-h100", "gpus": 16, "global_batch": 32, "seq_len": 4096,
@@ -53,6 +56,26 @@ def test_a_result_is_compared_as_the_request_it_was(fields: dict[str, Any], tmp_
         assert {name: own.value for name, own in found.ratios.items()} == pytest.approx(
             dict.fromkeys(found.ratios, 1.0), rel=1e-12
         )
+
+
+@pytest.mark.parametrize("fields", [{**TRAIN, "documents": "wlb"}, {**SERVE, "concurrency": 32}])
+def test_a_result_is_a_run_file(fields: dict[str, Any], tmp_path: Path, cli: Cli) -> None:
+    """What a prediction wrote is predicted and checked again, alone or with flags beside it."""
+    run, result, found = written(tmp_path, fields)
+    kind, figure = ("infer", "ttft_s") if "input_len" in fields else ("train", "step_time_s")
+    wanted = found.to_dict()[figure]
+    assert json.loads(cli("predict", kind, result, "--json", "-")[1])[figure] == wanted
+    assert json.loads(cli("check", result, "--json", "-")[1])["prediction"][figure] == wanted
+    beside = [cli("predict", kind, file, "--tp", 2, "--json", "-")[1] for file in (run, result)]
+    first, second = (json.loads(one)[figure] for one in beside)
+    assert first == second
+    several = tmp_path / "several.json"
+    cli("predict", kind, run, "--tp", "1,2", "--json", several)
+    for verb in (("predict", kind), ("check",)):
+        status, _, error = cli(*verb, several)
+        assert status == 2
+        assert "does not say what was stated of one run" in error
+        assert error.count("\n") == 1
 
 
 def test_an_older_result_is_read_by_its_inputs(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ APART = ("gpus", PACKED)
 """Columns that are no fields of a plan: they follow from its numbers, or these from them."""
 
 
+MOST_PLANS = 100_000_000
+"""A search holds its plans, some 0.2 kB each: of more, a machine of 20 GB is killed unasked."""
+
 RANKS = ("tp", "cp", "ep", "pp", "dp")
 """Numbers of ranks, of which `training.environment_of` is."""
 
@@ -165,6 +168,19 @@ class Space:
                 place = np.flatnonzero(chosen[source])
                 for one, at in _parted(both, place, table["pp"] > 1, piped):
                     yield Block(one, _only(table, at), *told, index[source[at]], table, at)
+
+    def enumerated(self) -> list[Block]:
+        """All plans in blocks. Raises InputError where they are more than a search may hold."""
+        found, count = [], 0
+        for block in self.blocks():
+            found.append(block)
+            count += len(block)
+            if count > MOST_PLANS:
+                raise InputError(
+                    f"more than {MOST_PLANS:,} plans: state a range of fewer GPUs, or a value of a "
+                    "field more (--tp, --schedule, --recompute, ...)"
+                )
+        return found
 
     def _somewhere(self, choice: Any, grid: Columns) -> Any:
         """A choice without what is a plan of its own nowhere."""

@@ -402,3 +402,13 @@ def test_no_plan_is_on_accelerators_that_no_network_joins():
         space = space_of(model, node, {**fixed, "gpus": asked}, run)
         found = {float(n) for block in space.blocks() for n in block.rows["gpus"]}
         assert found == tried
+
+
+def test_more_plans_than_can_be_held_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, as they are enumerated; the system ended the process instead."""
+    count = search(FEW).counts.enumerated
+    monkeypatch.setattr("predictor.search.space.MOST_PLANS", count)
+    assert search(FEW).counts.enumerated == count
+    monkeypatch.setattr("predictor.search.space.MOST_PLANS", count - 1)
+    with pytest.raises(InputError, match=f"more than {count - 1:,} plans: state a range"):
+        search(FEW)

@@ -321,7 +321,7 @@ def test_nothing_fits_says_the_least_memory_that_would() -> None:
     ("fields", "words"),
     [
         ({"recompute": "some"}, "'some' is not one of"),
-        ({"tp": "8..2"}, "no value"),
+        ({"tp": "8..2"}, "ends below where it starts"),
         ({"schedule": "1..2"}, "needs a field that is a number"),
         ({"tpp": 8}, "unknown key 'tpp'"),
         ({"seq_len": None}, "--seq-len"),

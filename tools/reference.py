@@ -76,11 +76,11 @@ def python() -> str:
 def schemas() -> str:
     """JSON Schemas of requests."""
     parts = [
-        "# JSON\n\nWhat `--json` writes has a `schema_version`, a `kind`, the request as `inputs`, "
-        "what was `assumed` with the rule of each, what has `no_effect`, and figures whose keys "
-        "carry their unit; "
+        "# JSON\n\nWhat `--json` writes has a `schema_version`, a `kind`, the request as it was "
+        "`stated` and, completed, as `inputs`, what was `assumed` with the rule of each, what has "
+        "`no_effect`, and figures whose keys carry their unit; "
         "`{value, low, high}` is a figure with its interval. Requests (run files, plans in Python, "
-        "bodies over HTTP) follow these schemas:\n"
+        "bodies over HTTP) follow these schemas; the result of one prediction is a run file, too:\n"
     ]
     for name, form in (("training", TrainingPlanSpec), ("serving", ServingPlanSpec)):
         made = GenerateJsonSchema().generate(keys_schema(form))

@@ -91,7 +91,15 @@ from predictor.catalog.software import (
 )
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, ServingPlanSpec, TrainingPlanSpec
 from predictor.catalog.systems import default_system, system
-from predictor.catalog.tables import KINDS, data_dir, find, known, read_mapping, rows
+from predictor.catalog.tables import (
+    KINDS,
+    data_dir,
+    find,
+    known,
+    read_mapping,
+    read_request,
+    rows,
+)
 from predictor.catalog.technology import (
     KEYS,
     assumptions,
@@ -189,6 +197,7 @@ __all__ = [
     "read_model_name",
     "read_parameters",
     "read_prior",
+    "read_request",
     "read_table",
     "recipe_facts",
     "recognised",

@@ -76,6 +76,8 @@ def _range(name: str, text: str, where: str, numbers: Sequence[str]) -> Range:
         found = Range(float(low), float(high), float(step) if step else None)
     except ValueError:
         raise InputError(f"{where}: {name}: {text!r} is not LOW..HIGH or LOW..HIGH:STEP") from None
+    if found.low > found.high:
+        raise InputError(f"{where}: {name}: {text!r} ends below where it starts")
     if not 1 <= found.low <= found.high or (found.step is not None and found.step <= 0):
         raise InputError(f"{where}: {name}: {text!r} has no value of at least 1")
     return found

@@ -105,6 +105,20 @@ def find(kind: str, name: str) -> Row:
     raise unknown(kind[:-1], name, names, f"reckon show {kind}, or give a .yaml file")
 
 
+def read_request(path: Path) -> dict[str, Any]:
+    """Keys of a request: of a run file, or those that the result of one prediction says were
+    stated.
+
+    Raises InputError, one line, for other files that were written about predictions.
+    """
+    content = read_mapping(path)
+    if "schema_version" not in content:
+        return content
+    if not isinstance(stated := content.get("stated"), dict):
+        raise InputError(f"{path} is a result which does not say what was stated of one run")
+    return stated
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file that holds one mapping. Nothing in it is executed.
 

@@ -134,13 +134,13 @@ class Axis:
     """A numeric field of a plan and the values that it takes.
 
     needs   fields whose values `values` reads, after the setting
-    when    categories with which it varies; else it stays as it is
+    when    a category and the values with which it varies; else it stays as it is
     """
 
     field: str
     needs: tuple[str, ...]
     values: Callable[..., list[float]]
-    when: tuple[str, str] | None = None
+    when: tuple[str, tuple[str, ...]] | None = None
 
 
 AXES: tuple[Axis, ...] = (
@@ -154,8 +154,8 @@ AXES: tuple[Axis, ...] = (
     Axis("ep", ("tp", "cp", "dp"), _ep),
     Axis("etp", ("tp", "cp", "dp", "ep"), _etp),
     Axis("sequence_parallel", ("tp",), _sequence_parallel),
-    Axis("recompute_share", (), _recompute_share, ("recompute", "full")),
-    Axis("dp_shard", ("tp", "cp", "dp"), _dp_shard, ("sharding", "hsdp")),
+    Axis("recompute_share", (), _recompute_share, ("recompute", ("full",))),
+    Axis("dp_shard", ("tp", "cp", "dp"), _dp_shard, ("sharding", ("hsdp",))),
 )
 """Numeric fields in the order in which they are chosen."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from predictor.catalog import Given, Range
 from predictor.errors import InputError
-from predictor.plans import DIVISIONS, PACKINGS
+from predictor.plans import CP_KINDS, DIVISIONS, PACKINGS
 from predictor.search.axes import Axis, Columns, SearchBasis
 from predictor.variation import PACKED_FIELDS, PACKING_KEYS, packed_fields
 
@@ -19,6 +19,9 @@ PACKED = "packed"
 PAIRS = tuple(itertools.product(PACKINGS, DIVISIONS))
 MASKED = ("fixed", "balanced")
 """Packings in which documents attend to themselves alone, so that it matters what is divided."""
+
+WHOLE = ("ulysses",)
+"""Ways in which ranks that divide a sequence attend over all of it, each with heads of its own."""
 
 
 def packing_of(code: float) -> dict[str, str]:
@@ -43,10 +46,21 @@ def document_axes(given: Given) -> list[Axis]:
     if isinstance(corpora, Range) or len(corpora) > 1:
         raise InputError("documents takes one value in a search")
     packings = tuple(stated.get("packing", PACKINGS[:1]))
-    divisions = tuple(stated.get("cp_sharding", DIVISIONS[:1]))
     if len(packings) > 1 and "padded" in packings:
         raise InputError("padded sequences hold fewer tokens: search packing=padded by itself")
-    whole = given.get("cp_kind") == ("ulysses",)
+    parted = tuple(kind for kind in CP_KINDS if kind not in WHOLE)
+    axes = [_axes(stated, kinds, kinds == WHOLE) for kinds in (parted, WHOLE)]
+    return [axis for own in axes for axis in own]
+
+
+def _axes(stated: dict[str, Any], kinds: tuple[str, ...], whole: bool) -> list[Axis]:
+    """Those axes of plans whose ranks attend by one of some kinds.
+
+    whole   over whole sequences, so that no division of them matters
+    """
+    packings = tuple(stated.get("packing", PACKINGS[:1]))
+    divisions = tuple(stated.get("cp_sharding", DIVISIONS[:1]))
+    when = "cp_kind", kinds
 
     def pairs(at: SearchBasis, cp: float) -> list[float]:
         """Division matters where ranks divide documents that are masked."""
@@ -61,12 +75,12 @@ def document_axes(given: Given) -> list[Axis]:
         def values(
             at: SearchBasis, code: float, seq_len: float, micro_batch: float, cp: float
         ) -> list[float]:
-            own: dict[str, Any] = {"documents": corpora[0], **packing_of(code)}
+            own: dict[str, Any] = {"documents": stated["documents"][0], **packing_of(code)}
             return [packed_fields(own, seq_len, micro_batch, cp, whole)[field]]
 
-        return Axis(field, (PACKED, "seq_len", "micro_batch", "cp"), values)
+        return Axis(field, (PACKED, "seq_len", "micro_batch", "cp"), values, when)
 
-    return [Axis(PACKED, ("cp",), pairs), *(axis(field) for field in PACKED_FIELDS)]
+    return [Axis(PACKED, ("cp",), pairs, when), *(axis(field) for field in PACKED_FIELDS)]
 
 
 def named(rows: Columns, row: int) -> dict[str, str]:

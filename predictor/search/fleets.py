@@ -336,8 +336,10 @@ def interruption(model: Model, engine: EngineOffer, calibration: Calibration) ->
 
 
 def _whole(load: Numeric, rate: Numeric) -> Array:
-    """Whole engines of a rate for a load, which may fit them exactly."""
-    return np.asarray(np.ceil(load / rate - 1e-9))
+    """Whole engines of a rate for a load, which may fit them exactly; infinitely many of one that
+    serves next to nothing."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.ceil(load / rate - 1e-9))
 
 
 def replicas(engine: EngineOffer, load: Array, headroom: float, spare: int) -> Array:

@@ -178,7 +178,7 @@ class _Search:
         self.space, self.calibration, self.limits = space, calibration, limits
         self.objective, self.power, self.keep = objective, OBJECTIVES[objective], keep
         self.model, self.cluster = space.setting.model, space.setting.cluster
-        self.blocks = list(space.blocks())
+        self.blocks = space.enumerated()
         self.enumerated = sum(len(block) for block in self.blocks)
         self.possible = 0
         self.rows: list[Index] = []

@@ -37,6 +37,9 @@ APART = ("gpus", PACKED)
 """Columns that are no fields of a plan: they follow from its numbers, or these from them."""
 
 
+MOST_PLANS = 100_000_000
+"""A search holds its plans, some 0.2 kB each: of more, a machine of 20 GB is killed unasked."""
+
 RANKS = ("tp", "cp", "ep", "pp", "dp")
 """Numbers of ranks, of which `training.environment_of` is."""
 
@@ -120,7 +123,7 @@ class Space:
         pairs = itertools.product(given["global_batch"], given["seq_len"])  # type: ignore[arg-type]
         table = np.array(list(pairs), dtype=float)
         rows = {"global_batch": table[:, 0], "seq_len": table[:, 1]}
-        for axis in (*AXES, *_stated(given), *_routed(given), *document_axes(given)):
+        for axis in (*AXES, *_stated(given), *_routed(given)):
             if axis.when is None:
                 rows, _ = extend(rows, axis, self.setting)
         return rows
@@ -165,6 +168,19 @@ class Space:
                 place = np.flatnonzero(chosen[source])
                 for one, at in _parted(both, place, table["pp"] > 1, piped):
                     yield Block(one, _only(table, at), *told, index[source[at]], table, at)
+
+    def enumerated(self) -> list[Block]:
+        """All plans in blocks. Raises InputError where they are more than a search may hold."""
+        found, count = [], 0
+        for block in self.blocks():
+            found.append(block)
+            count += len(block)
+            if count > MOST_PLANS:
+                raise InputError(
+                    f"more than {MOST_PLANS:,} plans: state a range of fewer GPUs, or a value of a "
+                    "field more (--tp, --schedule, --recompute, ...)"
+                )
+        return found
 
     def _somewhere(self, choice: Any, grid: Columns) -> Any:
         """A choice without what is a plan of its own nowhere."""
@@ -222,10 +238,10 @@ class Space:
         """Axes that vary with categories of the layers, or of the rest."""
         return [
             axis
-            for axis in AXES
+            for axis in (*AXES, *document_axes(self.setting.given))
             if axis.when is not None
             and (axis.when[0] not in STEP_CATEGORIES) == inner
-            and getattr(fixed, axis.when[0]) == axis.when[1]
+            and getattr(fixed, axis.when[0]) in axis.when[1]
         ]
 
     def _varied(self, rows: Columns, axes: list[Axis]) -> tuple[Columns, Index]:
@@ -292,7 +308,8 @@ def _parted(
 
 
 def _names(axes: Sequence[Axis]) -> tuple[str, ...]:
-    return tuple(axis.field for axis in axes)
+    """What tells the tables of some axes apart: their fields, and with what these vary."""
+    return tuple(f"{axis.field} {axis.when}" for axis in axes)
 
 
 def _fields(entries: list[dict[str, Any]]) -> set[str]:

@@ -73,6 +73,7 @@ class ServingRequest:
     conditions   limits, cooling and prices of power
     idle       what is stated and changes nothing (`plans.idle`)
     guessed    whether nobody says in what the weights are, neither the request nor a checkpoint
+    stated     the request as it was made; None where it was not completed
     """
 
     model: Model
@@ -85,6 +86,7 @@ class ServingRequest:
     conditions: Conditions = field(default_factory=Conditions)
     idle: tuple[str, ...] = ()
     guessed: bool = False
+    stated: ServingPlanSpec | None = None
 
     def sure(self, calibration: Calibration) -> Calibration:
         """The calibration, as sure as it is of such a request."""
@@ -154,6 +156,7 @@ def complete_serving(
         conditions=conditions_of(values),
         idle=idle(plan, stated, model.is_moe),
         guessed=guessed,
+        stated=spec,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from predictor.errors import InputError
 from reckon.console.flags import argument, calibration_option, json_option, option
 from reckon.console.progress import progress, working
 
@@ -67,6 +68,8 @@ def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
         check_target(path)
     wanted = read_grid(grid)
     if wanted.spec.optimise:
+        if out:
+            raise InputError(f"{out[0]}: an optimum has no points to write: --json writes it")
         return _optimise(wanted, json)
     with progress("exploring") as told:
         found = explore(wanted, progress=lambda done, whole: told(done / max(whole, 1)))

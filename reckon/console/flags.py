@@ -207,7 +207,7 @@ def invocation(
     flags = {**{str(flag.name): given.pop(str(flag.name)) for flag in keys}, **(also or {})}
     file = given.pop("file", None)
     stated = {name: value for name, value in flags.items() if value is not None}
-    content = catalog.read_mapping(Path(file)) if file else {}
+    content = catalog.read_request(Path(file)) if file else {}
     keyed = settings(given.pop("set"))
     for name in (name for name in keyed if name in stated and str(stated[name]) != keyed[name]):
         flag = name.replace("_", "-")

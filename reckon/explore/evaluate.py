@@ -48,6 +48,10 @@ from reckon.explore.machines import (
 POINTS_AT_ONCE = 4096
 """Points that are evaluated together: some 0.3 GB of arrays."""
 
+PLANNING = 0.5
+"""Share of a point that is done when its plan is: completing or finding it, or timing it on many
+machines, may take nearly all of the time."""
+
 LATENCY, LEAST_GAIN = "latency", 1.03
 """A machine of which no resource, doubled, gains so much is bound by what has no rate: launches,
 hops, and work of the host."""
@@ -109,14 +113,13 @@ class _Run:
             self.calibration = replace(self.calibration, run=run)
         self.refused: dict[int, str] = {}
         self.pieces: list[tuple[npt.NDArray[np.intp], Columns]] = []
-        self.done = 0
+        self.done = 0.0
 
     def run(self) -> Explored:
         points = np.arange(self.grid.size)
         machine_of, machines, refused = self._machines()
         for position, reason in refused.items():
-            for point in np.flatnonzero(machine_of == position):
-                self.refused[int(point)] = reason
+            self._refuse(np.flatnonzero(machine_of == position), reason)
         models = self._codes([key for key in self.index if key.split(".")[0] == "model"])
         for code, model_keys in enumerate(models[1]):
             model = self._model(model_keys)
@@ -130,6 +133,16 @@ class _Run:
             reason = next(iter(self.refused.values()), "the grid is empty")
             raise InputError(f"no point of the grid is possible: {reason}")
         return Explored(self.grid, self._table(), self._reasons())
+
+    def _tell(self, points: float) -> None:
+        """So many more points are done, for parts of them too."""
+        self.done += points
+        if self.progress is not None:
+            self.progress(int(self.done + 1e-6), self.grid.size)
+
+    def _refuse(self, points: npt.NDArray[np.intp], reason: str) -> None:
+        self.refused |= {int(point): reason for point in points}
+        self._tell(len(points))
 
     def _codes(self, keys: Sequence[str]) -> tuple[npt.NDArray[np.intp], list[dict[str, Any]]]:
         """Distinct combinations of some axes: their number for every point, and their values."""
@@ -204,11 +217,13 @@ class _Run:
                 try:
                     plans = self._plan(model, cluster, fields, best)
                 except InputError as error:
-                    for point in points[rows]:
-                        self.refused[int(point)] = str(error)
+                    self._refuse(points[rows], str(error))
                     continue
+                self._tell(PLANNING * len(rows))
                 for plan in plans:
                     groups.setdefault(kind(plan), []).append((points[rows], machine[rows], plan))
+        pairs = sum(len(ids) for members in groups.values() for ids, _, _ in members)
+        planned = len({int(point) for own in groups.values() for ids, _, _ in own for point in ids})
         for members in groups.values():
             ids = np.concatenate([ids for ids, _, _ in members])
             which = np.concatenate([rows for _, rows, _ in members])
@@ -217,6 +232,7 @@ class _Run:
             for start in range(0, len(ids), POINTS_AT_ONCE):
                 part = slice(start, start + POINTS_AT_ONCE)
                 self._evaluate(model, made, which[part], take(joined, repeat[part]), ids[part])
+                self._tell((1.0 - PLANNING) * len(ids[part]) * planned / pairs)
 
     @staticmethod
     def _one(made: Machines, row: int) -> Cluster:
@@ -288,9 +304,6 @@ class _Run:
             columns["tokens_per_usd"] = rate / gpus / per_second
             columns["tokens_per_joule"] = rate / gpus / watts
         self.pieces.append((ids, {k: np.broadcast_to(v, (count,)) for k, v in columns.items()}))
-        self.done += count
-        if self.progress is not None:
-            self.progress(self.done, self.grid.size)
 
     def _table(self) -> pd.DataFrame:
         frames = [pd.DataFrame({"point": ids, **columns}) for ids, columns in self.pieces]

@@ -91,6 +91,10 @@ def read_grid(ref: str | Path | Mapping[str, Any], where: str = "grid") -> Grid:
         raise InputError(f"{where}: state either a system or a technology")
     if spec.machine and spec.technology is not None:
         raise InputError(f"{where}: machine changes a catalog system; state it under technology")
+    if spec.sweep and spec.optimise:
+        raise InputError(
+            f"{where}: sweep and optimise are two questions: state one, or a grid for each"
+        )
     axes = {}
     for key, values in spec.sweep.items():
         _known(key, spec, where)

@@ -370,15 +370,16 @@ def _read_back(
     """
     try:
         launch = read(dialect, text)
-    except InputError:
-        launch = read(dialect, text, request.model)
-    plan, model = request.plan, launch.model or request.model
+        named = launch.model
+    except InputError:  # it cannot be read without its model, which it does not name
+        launch, named = read(dialect, text, request.model), None
+    plan, model = request.plan, named or request.model
     found: list[Difference] = []
     beside: dict[str, Any] = {}
-    if launch.model is None or dimensions(launch.model) != dimensions(request.model):
-        said = launch.model.name if launch.model else "none"
+    if named is None or dimensions(named) != dimensions(request.model):
+        said = named.name if named else "none"
         found.append(Difference("model", request.model.name, said))
-        beside = {} if launch.model else {"model": request.model.name}
+        beside = {} if named else {"model": request.model.name}
     fields = dict(launch.fields)
     if plan.framework != dialect.framework:
         fields["framework"] = beside["framework"] = plan.framework

@@ -13,7 +13,7 @@ from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.files import is_file
 from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.search import Ratio, differences, ratio, timed
 from predictor.timing import Calibration
 from reckon.launch.dialect import SPELLED
@@ -23,6 +23,9 @@ from reckon.verbs.served import ServingResult
 
 SERVED = ("ttft", "tpot", "e2e", "output_tokens_per_s")
 """Figures of serving that are compared."""
+
+MACHINE = ("system", "accelerator")
+"""Keys of a request that say where it runs."""
 
 CANCELS = 0.5
 """What of the spread of two runs of one engine and one accelerator remains in their ratio; of two
@@ -106,7 +109,11 @@ def _result(path: Path) -> dict[str, Any] | None:
 
 
 def _again(content: Mapping[str, Any], known: Calibration) -> Prediction | ServingResult:
-    """The prediction of a result's own inputs, made again: both sides under one calibration."""
+    """The prediction of a result's own request, made again: both sides under one calibration.
+
+    Where the request did not name its model or machine, or the file is older than `stated`, the
+    completed inputs say so.
+    """
     inputs = {SPELLED.get(k, k): v for k, v in content["inputs"].items() if v is not None}
     table = SERVING_FIELDS if "input_len" in inputs else TRAINING_FIELDS
     asked = {key: value for key, value in inputs.items() if key in table}
@@ -114,7 +121,12 @@ def _again(content: Mapping[str, Any], known: Calibration) -> Prediction | Servi
         catalog.system(str(asked.get("system")))
     except InputError:
         asked.pop("system", None)
-    return predicted(asked, known)
+    stated = content.get("stated")
+    if not isinstance(stated, Mapping):
+        return predicted(asked, known)
+    where = MACHINE if not any(name in stated for name in MACHINE) else ()
+    beside = {name: asked[name] for name in ("model", *where) if name in asked}
+    return predicted({**beside, **stated}, known)
 
 
 def _logged(path: Path, fields: Mapping[str, Any], known: Calibration) -> Side:
@@ -193,8 +205,16 @@ def compare(
 def _training(
     a: Prediction, b: Prediction, known: Calibration
 ) -> tuple[dict[str, Ratio], tuple[tuple[str, float, float], ...]]:
-    """Ratio of step times, of times per token, and terms."""
-    one, two = (timed(p.request.model, p.request.cluster, p.request.plan, known)[0] for p in (a, b))
+    """Ratio of step times, of times per token, and terms, as each run is predicted: under limits
+    of power, and with stages that are unlike."""
+    one, two = (
+        replace(
+            timed(p.request.model, p.request.cluster, p.request.plan, known)[0],
+            step_time=p.step_time.value,
+            breakdown=p.breakdown,
+        )
+        for p in (a, b)
+    )
     found = ratio(two, one, known)
     tokens = [float(p.request.plan.global_batch * p.request.plan.seq_len) for p in (a, b)]
     per_token = ratio(two, one, known, tokens[0] / tokens[1])

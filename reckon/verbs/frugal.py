@@ -19,7 +19,7 @@ from predictor.errors import InputError
 from predictor.power import KWH, Conditions, Tariff
 from predictor.records import dataclass
 from predictor.search import SearchResult
-from predictor.training import pipeline_of, predict, step_power
+from predictor.training import limited, pipeline_of, predict, step_power
 from reckon.verbs.pacing import MODES, paced
 
 MOST = 200
@@ -162,18 +162,15 @@ def powered_plans(found: SearchResult, positions: Index, limits: Sequence[float 
     """
     times = np.empty((len(limits), len(positions)))
     powers = np.empty_like(times)
-    rows = np.array([row for row, limit in enumerate(limits) if limit is not None], dtype=int)
-    tried = [limit for limit in limits if limit is not None]
     for block in np.unique(found.block[positions]):
         own = np.flatnonzero(found.block[positions] == block)
         plan = found.blocks[block].plan(found.row[positions[own]])
         batch = predict(found.model, found.cluster, plan, found.calibration)
-        usual = step_power(batch, Conditions())
-        times[:, own], powers[:, own] = batch.step_time, usual.mean
-        if tried:
-            under = step_power(batch, Conditions(limit=np.array(tried)[:, None]))
-            times[np.ix_(rows, own)] = batch.step_time * under.time / usual.time
-            powers[np.ix_(rows, own)] = under.mean
+        for row, limit in enumerate(limits):
+            conditions = Conditions(limit=limit)
+            under = step_power(batch, conditions)
+            times[row, own] = limited(batch, under, conditions).step_time
+            powers[row, own] = under.mean
     samples = np.asarray(found.column("global_batch", positions.tolist()), float)
     energies = found.gpus[positions] * powers * times / samples
     return Powered(positions, tuple(limits), times, powers, energies)

@@ -108,13 +108,13 @@ class Judged:
 
 def understood(given: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], Launch | None]:
     """Keys of a plan that a run file, a script or a line states, those given beside it counting;
-    the line as it was read, None for a run file.
+    the line as it was read, None for a run file and for what --json wrote of one.
 
     Raises InputError where no reader understands it.
     """
     path = Path(given)
-    if path.suffix in (".yaml", ".yml") and is_file(path):
-        content = catalog.read_mapping(path)
+    if path.suffix in (".yaml", ".yml", ".json") and is_file(path):
+        content = catalog.read_request(path)
         if {"seq_len", "input_len"} & set(content):
             return {**content, **fields}, None
     launch = _launch(given, fields)

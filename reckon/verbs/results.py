@@ -43,6 +43,8 @@ from reckon.verbs.powering import Drawn, PowerResult, Supposed, supposed
 if TYPE_CHECKING:
     import pandas as pd
 
+    from predictor.catalog import Spec
+
 SCHEMA_VERSION = 1
 DAY = 86400.0
 
@@ -413,6 +415,7 @@ class Prediction:
             "schema_version": SCHEMA_VERSION,
             "kind": "training",
             "inputs": self.inputs(),
+            "stated": as_made(self.request.stated),
             "assumed": [
                 {"field": a.field, "value": plain(a.value), "rule": a.rule}
                 for a in self.request.assumed
@@ -482,3 +485,8 @@ class Prediction:
 def plain(value: Any) -> Any:
     """A value that JSON knows."""
     return value if isinstance(value, str | int | float | bool | type(None)) else str(value)
+
+
+def as_made(stated: Spec | None) -> dict[str, Any] | None:
+    """A request as it was made, of which another gives the same; None where there was none."""
+    return None if stated is None else stated.to_dict(defaults=False)

@@ -21,7 +21,7 @@ from predictor.serving import (
 from predictor.timing import Taxes
 from predictor.units import GB
 from reckon.verbs.powering import Drawn, PowerResult
-from reckon.verbs.results import Interval, plain
+from reckon.verbs.results import Interval, as_made, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -272,6 +272,7 @@ class ServingResult:
             "schema_version": SCHEMA_VERSION,
             "kind": "inference",
             "inputs": self.inputs(),
+            "stated": as_made(self.request.stated),
             "assumed": [
                 {"field": a.field, "value": plain(a.value), "rule": a.rule}
                 for a in self.request.assumed

@@ -74,7 +74,7 @@ def predict_infer(
     if isinstance(plan, ServingPlan):
         single = EXACT_STEPS if plan.shape == () else STEPS_LISTED
         return predict_inference(resolved_model, catalog.system(cluster), plan, known, single)
-    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
+    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_request(Path(plan))
     named = {"model": model, "system": cluster}
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(ServingPlanSpec, fields, "plan")

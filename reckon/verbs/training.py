@@ -61,7 +61,7 @@ def predict_train(
     resolved_model = catalog.model(model)
     if isinstance(plan, TrainingPlan):
         return predict(resolved_model, catalog.system(cluster), plan, known)
-    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
+    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_request(Path(plan))
     named = {"model": model, "system": cluster}
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(TrainingPlanSpec, fields, "plan")

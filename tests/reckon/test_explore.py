@@ -140,6 +140,10 @@ def test_optimised_shares_are_no_worse_and_within_bounds() -> None:
         ({"optimise": {"over": {"technology.node": [1, 2]}}}, "field to optimise"),
         ({"optimise": {"over": {"technology.l2_share": [2, 1]}}}, "write [low, high]"),
         ({"optimise": {"over": {}}}, "FIELD: [low, high]"),
+        (
+            {"sweep": {"technology.node": ["N5"]}, "optimise": {"over": {}}},
+            "sweep and optimise are two questions",
+        ),
     ],
 )
 def test_bad_grids_end_in_one_line_and_status_2(
@@ -152,6 +156,40 @@ def test_bad_grids_end_in_one_line_and_status_2(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_an_optimum_has_no_points_to_write(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    content = {**TRAINING, "optimise": {"over": {"technology.l2_share": [0.1, 0.2]}}}
+    path, out = tmp_path / "grid.yaml", tmp_path / "points.csv"
+    path.write_text(yaml.safe_dump(content))
+    assert main(["explore", str(path), "--out", str(out)]) == 2
+    assert "an optimum has no points" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {**TRAINING, "sweep": {"plan.micro_batch": [1, 3, 2], "technology.stacks": [4, 5, 9]}},
+        {
+            **TRAINING,
+            "plans": "best",
+            "plan": {**TRAINING["plan"], "micro_batch": 1},
+            "sweep": {"technology.stacks": [4, 5]},
+        },
+        {**SERVING, "plans": "best", "plan": {**SERVING["plan"], "batch": [1, 8, 32]}},
+    ],
+)
+def test_progress_is_told_while_plans_are_found(grid: dict[str, Any]) -> None:
+    """Finding or completing plans takes most of the time of many points: it is told as it goes,
+    points that cannot be with the others, and at the end all of them are done."""
+    told: list[tuple[int, int]] = []
+    explore(grid, progress=lambda done, whole: told.append((done, whole)), bottlenecks=False)
+    shares = [done / whole for done, whole in told]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    plans = len(grid.get("sweep", {}).get("plan.micro_batch", [1]))
+    assert len(told) > plans
 
 
 def test_a_rate_of_arrivals_is_refused_not_dropped() -> None:

@@ -82,3 +82,17 @@ def test_without_documents_nothing_is_told() -> None:
     found = search(documents=None)
     assert "packing" not in found.plans[0]
     assert np.all(found.column("useful") == 1.0)
+
+
+def test_ranks_that_exchange_heads_attend_over_whole_documents() -> None:
+    """A search that tries several ways of dividing a sequence: each is timed as it is predicted,
+    and one that exchanges heads has a single division."""
+    kinds, divisions = ["ring", "ulysses"], ["sequence", "document"]
+    found = search(cp=2, pp=1, cp_kind=kinds, cp_sharding=divisions)
+    pairs = [(plan["cp_kind"], plan["cp_sharding"]) for plan in found.plans]
+    assert sorted(pairs) == [("ring", "document"), ("ring", "sequence"), ("ulysses", "sequence")]
+    for at, (kind, division) in enumerate(pairs):
+        own = {"cp": 2, "pp": 1, "cp_kind": kind, "cp_sharding": division}
+        plan = {**LAYOUT, **own}
+        again = reckon.predict_train("llama3-8b", "dgx-h100", plan, "kernels-only")
+        assert float(found.step_time[at]) == pytest.approx(again.step_time.value, rel=1e-12)

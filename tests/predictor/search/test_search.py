@@ -321,7 +321,7 @@ def test_nothing_fits_says_the_least_memory_that_would() -> None:
     ("fields", "words"),
     [
         ({"recompute": "some"}, "'some' is not one of"),
-        ({"tp": "8..2"}, "no value"),
+        ({"tp": "8..2"}, "ends below where it starts"),
         ({"schedule": "1..2"}, "needs a field that is a number"),
         ({"tpp": 8}, "unknown key 'tpp'"),
         ({"seq_len": None}, "--seq-len"),
@@ -402,3 +402,13 @@ def test_no_plan_is_on_accelerators_that_no_network_joins():
         space = space_of(model, node, {**fixed, "gpus": asked}, run)
         found = {float(n) for block in space.blocks() for n in block.rows["gpus"]}
         assert found == tried
+
+
+def test_more_plans_than_can_be_held_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, as they are enumerated; the system ended the process instead."""
+    count = search(FEW).counts.enumerated
+    monkeypatch.setattr("predictor.search.space.MOST_PLANS", count)
+    assert search(FEW).counts.enumerated == count
+    monkeypatch.setattr("predictor.search.space.MOST_PLANS", count - 1)
+    with pytest.raises(InputError, match=f"more than {count - 1:,} plans: state a range"):
+        search(FEW)

@@ -101,6 +101,12 @@ def test_engines_for_a_load(found: Engines) -> None:
     assert replicas(engine, load_, 0.2, 1).tolist() == [1, 3, 3, 4]
 
 
+def test_a_load_may_be_more_than_any_engine_serves() -> None:
+    """Engines that serve nothing within the promise are infinitely many, without a warning."""
+    engine = replace(search(tp=1, pp=1).engines[0], rate=np.array(1e-300))
+    assert np.isinf(replicas(engine, np.array(1e9), 0.0, 0))
+
+
 def test_the_front_rises(found: Engines) -> None:
     points = curve(found.engines, 256.0)
     gains, slow = [p[0] for p in points], [p[1] for p in points]

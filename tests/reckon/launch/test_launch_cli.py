@@ -79,6 +79,27 @@ def test_what_is_emitted_is_predicted_the_same(cli: Cli, tmp_path: Path) -> None
     assert direct["emitted"]["unsaid"] == []
 
 
+def test_a_job_that_cannot_be_read_without_its_model_says_so(cli: Cli, tmp_path: Path) -> None:
+    """Layers of a stage are no layout without the layers in all, and torchtitan has no name for
+    this model: it has to be given beside the job, as it is told."""
+    plan = ("--gpus", 16, "--tp", 1, "--pp", 2, "--seq-len", 2048, "--global-batch", 16)
+    system = ("--system", "dgx-h200")
+    asked = ("--model", "mistral-7b", *system, *plan, "--framework", "torchtitan")
+    status, text, err = cli("predict", "train", *asked, "--emit", "torchtitan")
+    assert status == 0
+    assert "model=mistral-7b (it means none)" in err
+    assert "read back with --model mistral-7b:" in err
+    job = tmp_path / "job.toml"
+    job.write_text(text, encoding="utf-8")
+    status, _, err = cli("predict", "train", "--from-torchtitan", job, *system)
+    assert status == 2
+    assert "give --model" in err
+    read = ("--from-torchtitan", job, *system, "--model", "mistral-7b")
+    found = [cli("predict", "train", *line, "--json", "-")[1] for line in (read, asked)]
+    first, second = (json.loads(one)["step_time_s"] for one in found)
+    assert first == second
+
+
 def test_serving_lines_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
     request = ["predict", "infer", "--model", "llama3-70b", "--system", "dgx-h200", "--tp", 8,
                "--concurrency", 64, "--input-len", 1024, "--output-len", 256,

@@ -42,8 +42,8 @@ def test_energies_are_those_of_predictions_and_none_is_less(free: TrainingSearch
             joules = 8 * float(under.mean) * float(own.step_time) / 16
             energies[limit] = joules, float(own.step_time)
         assert min(energies, key=lambda limit: energies[limit][0]) == one.limit
-        assert one.energy == pytest.approx(energies[one.limit][0], rel=2e-3)
-        assert one.step_time == pytest.approx(energies[one.limit][1], rel=2e-3)
+        assert one.energy == pytest.approx(energies[one.limit][0], rel=1e-12)
+        assert one.step_time == pytest.approx(energies[one.limit][1], rel=1e-12)
     ranked = [one.energy for one in free.frugal]
     assert ranked == sorted(ranked)
     assert [one.position for one in free.frugal] == list(range(len(free.frugal)))

@@ -142,7 +142,7 @@ def test_a_budget_ranks_by_cost_and_frames_have_a_row_each(cli: Cli) -> None:
         (["--objective", "speed"], "'speed'"),
         (["--batch-tokens", "9"], "not both"),
         (["--compare", "tp=3 pp=1"], "not a multiple of tp 3"),
-        (["--tp", "8..2"], "no value"),
+        (["--tp", "8..2"], "ends below where it starts"),
         (["--memory-fraction", "2"], "between 0 and 1"),
     ],
 )

@@ -264,7 +264,8 @@ def test_what_no_condition_slows_stays_and_what_one_slows_keeps_its_parts() -> N
             assert float(getattr(slow.latencies, one.name)) == pytest.approx(value, rel=1e-6)
         assert sum(map(float, slow.breakdown.values())) == pytest.approx(float(slow.latencies.e2e))
         assert float(slow.latencies.e2e) > float(found.latencies.e2e)
-    rated = replace(found, latencies=replace(found.latencies, requests_per_s=np.asarray(0.5)))
+    slow_arrivals = replace(found.latencies, requests_per_s=np.asarray(0.5))
+    rated = replace(found, latencies=slow_arrivals, arriving=True)
     own = limited(rated, serving_power(rated, Conditions(limit=300.0)), Conditions(limit=300.0))
     assert float(own.latencies.requests_per_s) == 0.5
 

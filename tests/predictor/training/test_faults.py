@@ -173,6 +173,7 @@ def test_faults_are_told_beside_a_step_that_stays_as_it_is(cli: Cli, tmp_path: P
     assert "compute:1.2x3" in text
     found = json.loads(out.read_text())
     own = found.pop("degraded")
+    assert found.pop("stated") == {**plain.pop("stated"), "faults": "nic:0.5@0.1,compute:1.2x3"}
     assert found == plain
     first, second = own["faults"]
     expected = 0.1 * first["loss_random"] + second["loss_random"]

@@ -9,6 +9,7 @@ of constant length), a turn being a prompt; before workers that read nothing els
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
@@ -29,6 +30,10 @@ CONCURRENCIES = 40
 """Concurrencies at which the life of a request is evaluated to find the one of a rate."""
 
 
+Slowed = Callable[[InferencePrediction], InferencePrediction]
+"""A prediction in the time that limits of power leave it (`power.limited`)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AtRate:
     """A prediction at a rate of arrivals.
@@ -47,7 +52,9 @@ class Rates:
     """One plan at any mean rate of Poisson arrivals: what all rates share is predicted once.
 
     Lengths of requests are uniform within `variation` of the mean (which matters where prompts are
-    read apart, one by one).
+    read apart, one by one). Where limits of power slow an engine (`slowed`), more requests run and
+    fewer can end; what is predicted of as many as run is still without them, for the caller to
+    put under its conditions.
     """
 
     def __init__(
@@ -57,10 +64,11 @@ class Rates:
         plan: ServingPlan,
         calibration: Calibration,
         variation: float = VARIATION,
+        slowed: Slowed = lambda found: found,
     ) -> None:
-        self._given, self._plan = (model, cluster, calibration), plan
+        self._given, self._plan, self._slowed = (model, cluster, calibration), plan, slowed
         self._full = self._together(np.inf, EXACT_STEPS)
-        self.most = float(self._full.requests_per_s)
+        self.most = float(slowed(self._full).requests_per_s)
         """Requests per second beyond which the queue grows without end."""
         self._table, self._before = None, None
         if float(plan.prefill_workers) > 0:
@@ -88,7 +96,7 @@ class Rates:
         replicas = self._plan.dp
         top = float(self._full.work.running * replicas)
         nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
-        found = self._together(nodes * replicas, EXACT_STEPS // len(nodes))
+        found = self._slowed(self._together(nodes * replicas, EXACT_STEPS // len(nodes)))
         # As many as are met, of those that run with the one that meets them.
         met = 1.0 if self._before is not None else (nodes - 1.0) / nodes
         ending = found.requests_per_s * met
@@ -106,7 +114,8 @@ class Rates:
             wait = float(met.wait - latency.queue)
             read = float(met.wait + met.read + self._table.request - latency.ttft)
             return _at_rate(one, rate, wait, read - wait)
-        used = min(rate / float(self._plan.dp) * float(latency.prompt), 0.999)
+        prompt = float(self._slowed(one).latencies.prompt)
+        used = min(rate / float(self._plan.dp) * prompt, 0.999)
         wait = 0.5 * used / (1.0 - used) * float(latency.turn)
         return _at_rate(one, rate, wait, 0.0)
 
@@ -118,9 +127,10 @@ def predict_rate(
     rate: float,
     calibration: Calibration,
     variation: float = VARIATION,
+    slowed: Slowed = lambda found: found,
 ) -> AtRate:
     """Predict one plan at one mean rate of Poisson arrivals [1/s], as `Rates` does at several."""
-    return Rates(model, cluster, plan, calibration, variation).at(rate)
+    return Rates(model, cluster, plan, calibration, variation, slowed).at(rate)
 
 
 def _at_rate(

@@ -108,6 +108,7 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
             request.rate / replicas,
             calibration,
             variation=request.variation,
+            slowed=lambda one: powered(one, request.conditions, serving_power, limited)[0],
         )
         found, instead = _where_unchecked(request, found, calibration)
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated

@@ -223,6 +223,26 @@ def test_a_limit_that_makes_clients_wait_lowers_what_they_are_given() -> None:
         assert held.requests_per_s < 0.9 * free.requests_per_s
 
 
+def test_a_limit_lowers_the_rate_that_an_engine_can_serve() -> None:
+    """Beyond it an engine is full; below it more requests run than without a limit."""
+    load: dict[str, Any] = {"tp": 1, "concurrency": None, "input_len": 512, "output_len": 128}
+    most = []
+    for limit in (None, 400.0, 250.0, 200.0):
+        under = {} if limit is None else {"power_limit": limit}
+        over = serve(**load, rate=90.0, **under)
+        assert over.saturated
+        assert over.most == pytest.approx(float(over.requests_per_s), rel=1e-6)
+        most.append(over.most)
+        below = serve(**load, rate=0.9 * over.most, **under)
+        assert not below.saturated
+        assert float(below.requests_per_s) == pytest.approx(0.9 * over.most)
+    assert most == sorted(most, reverse=True)
+    assert most[-1] < 0.6 * most[0]
+    free, held = serve(**load, rate=20.0), serve(**load, rate=20.0, power_limit=200.0)
+    running = [float(one.batch.work.running) for one in (free, held)]
+    assert running[1] > 2.0 * running[0]
+
+
 def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
     line = (
         "predict train --model llama3-8b --system dgx-h100 --gpus 8 --global-batch 8 "

@@ -52,9 +52,9 @@ class Rates:
     """One plan at any mean rate of Poisson arrivals: what all rates share is predicted once.
 
     Lengths of requests are uniform within `variation` of the mean (which matters where prompts are
-    read apart, one by one). Where limits of power slow an engine (`slowed`), more requests run and
-    fewer can end; what is predicted of as many as run is still without them, for the caller to
-    put under its conditions.
+    read apart, one by one). Where limits of power slow an engine (`slowed`), fewer can end and
+    prompts wait longer for their turn; what is predicted of as many as run, and their number, is
+    still without them, for the caller to put under its conditions.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Rates:
         replicas = self._plan.dp
         top = float(self._full.work.running * replicas)
         nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
-        found = self._slowed(self._together(nodes * replicas, EXACT_STEPS // len(nodes)))
+        found = self._together(nodes * replicas, EXACT_STEPS // len(nodes))
         # As many as are met, of those that run with the one that meets them.
         met = 1.0 if self._before is not None else (nodes - 1.0) / nodes
         ending = found.requests_per_s * met

@@ -224,7 +224,7 @@ def test_a_limit_that_makes_clients_wait_lowers_what_they_are_given() -> None:
 
 
 def test_a_limit_lowers_the_rate_that_an_engine_can_serve() -> None:
-    """Beyond it an engine is full; below it more requests run than without a limit."""
+    """Beyond it an engine is full, and gives what clients without end would get of it."""
     load: dict[str, Any] = {"tp": 1, "concurrency": None, "input_len": 512, "output_len": 128}
     most = []
     for limit in (None, 400.0, 250.0, 200.0):
@@ -238,9 +238,6 @@ def test_a_limit_lowers_the_rate_that_an_engine_can_serve() -> None:
         assert float(below.requests_per_s) == pytest.approx(0.9 * over.most)
     assert most == sorted(most, reverse=True)
     assert most[-1] < 0.6 * most[0]
-    free, held = serve(**load, rate=20.0), serve(**load, rate=20.0, power_limit=200.0)
-    running = [float(one.batch.work.running) for one in (free, held)]
-    assert running[1] > 2.0 * running[0]
 
 
 def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:

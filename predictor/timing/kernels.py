@@ -32,7 +32,16 @@ from predictor.timing.calibration import (
 from predictor.timing.data_types import of_wide
 from predictor.timing.defaults import PLAIN
 from predictor.timing.features import ideal
-from predictor.timing.relatives import NARROW, among, beyond, by_variant, compute_bound, eased
+from predictor.timing.relatives import (
+    NARROW,
+    among,
+    beyond,
+    by_variant,
+    compute_bound,
+    eased,
+    machine_of,
+    stand_in,
+)
 from predictor.timing.roofline import least_time
 from predictor.timing.shapes import (
     COLUMNS,
@@ -301,10 +310,10 @@ def _on(
     library: str,
 ) -> _Busy:
     """Kernels on an accelerator, or as its relative's are."""
-    relative = accelerator.relative
+    relative = stand_in(accelerator, calibration)
     if relative is None:
         return _busy(shapes, accelerator, calibration, sustained, library)
-    one = _busy(shapes, relative, calibration, sustained, library)
+    one = _on(shapes, relative, calibration, sustained, library)
     usual = np.maximum(least_time(shapes, relative), 1e-30)
     return replace(
         one,
@@ -375,7 +384,7 @@ def operator_times(
     (found,) = times_together([listed], accelerator, calibration)
     if not sustained:
         return found
-    machine = accelerator.relative or accelerator
+    machine = machine_of(accelerator, calibration)
     return replace(found, time=beside_each_other(operators, found.time, machine, calibration))
 
 

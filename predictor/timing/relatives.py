@@ -11,7 +11,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric, in_order
 from predictor.hardware import Accelerator
 from predictor.timing.alternatives import answering
-from predictor.timing.calibration import VENDOR, EfficiencyModel, Resolved
+from predictor.timing.calibration import VENDOR, Calibration, EfficiencyModel, Resolved
 from predictor.timing.defaults import ANY
 from predictor.timing.likeness import held_back, per_clock
 from predictor.timing.shapes import Ideal, Shapes
@@ -28,6 +28,24 @@ kernel tables)."""
 
 NOTHING = 1e-15
 """A time so short that kernels of no work take it [s]."""
+
+
+def stand_in(accelerator: Accelerator, calibration: Calibration) -> Accelerator | None:
+    """The accelerator whose efficiencies another takes: its relative, unless it was measured
+    itself, under a name of its own."""
+    other = accelerator.relative
+    if other is None or other.name == accelerator.name:
+        return other
+    kernels = calibration.kernels
+    measured = calibration.once(("measured",), lambda: frozenset(name for _, _, name in kernels))
+    return None if accelerator.name in measured else other
+
+
+def machine_of(accelerator: Accelerator, calibration: Calibration) -> Accelerator:
+    """The accelerator itself, or at the end of those that stand in for each other."""
+    while (other := stand_in(accelerator, calibration)) is not None:
+        accelerator = other
+    return accelerator
 
 
 def eased(

@@ -33,6 +33,7 @@ from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration
 from predictor.timing.defaults import PLAIN, PLAIN_OPS
 from predictor.timing.kernels import QUICKEST, Listed, Timing, times_together
+from predictor.timing.relatives import machine_of
 from predictor.timing.shapes import ALONE
 from predictor.timing.sustained import beside_each_other
 from predictor.work import Operator
@@ -196,7 +197,7 @@ def _lasting(
     operators: Sequence[Operator], found: Timing, accelerator: Accelerator, calibration: Calibration
 ) -> Timing:
     """Times of a step, which lasts, from those of bursts."""
-    machine = accelerator.relative or accelerator
+    machine = machine_of(accelerator, calibration)
     return replace(found, time=beside_each_other(operators, found.time, machine, calibration))
 
 

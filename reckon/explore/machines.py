@@ -188,7 +188,7 @@ def boosted(cluster: Cluster, resource: str, factor: float = 2.0) -> Cluster:
     elif resource == "scale-out network":
         tiers[-1] = replace(tiers[-1], bandwidth=tiers[-1].bandwidth * factor)
     else:
-        own = replace(own, relative=own.relative or own)
+        own = replace(own, relative=own, doubt=0.0)
         if resource == "compute":
             own = replace(
                 own,

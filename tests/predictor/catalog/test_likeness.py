@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,11 @@ import pytest
 
 import reckon
 from predictor import catalog
+from predictor.catalog import load
 from predictor.catalog.entries import FURTHER, NEAR
+from predictor.serving.prediction import predict_inference
+from predictor.timing.relatives import machine_of, stand_in
+from tests.predictor.work.served import CLUSTER, plan
 
 MEASURED = ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X-192GB", "B200-SXM-180GB")
 MORE = (
@@ -66,3 +71,29 @@ def test_doubt_grows_with_what_differs_and_is_none_of_its_own_far_away() -> None
         catalog.accelerator({**described("H100-SXM5-80GB"), "architecture": "mine"}).relative
         is None
     )
+
+
+def test_what_was_measured_itself_stands_by_itself() -> None:
+    """A card that somebody profiled is not told from the catalog's; a machine derived from it is
+    told from it."""
+    known = load("default")
+    own = catalog.accelerator({**described("H100-SXM5-80GB"), "bf16_tflops": 800})
+    assert own.relative is not None
+    assert stand_in(own, known) == own.relative
+    kernels = {
+        (kind, dtype, own.name): replace(model, accelerator=own.name)
+        for (kind, dtype, name), model in known.kernels.items()
+        if name == "A100-SXM4-80GB"
+    }
+    profiled = replace(known, kernels={**known.kernels, **kernels})
+    assert stand_in(own, profiled) is None
+    more = replace(own, bandwidth=2.0 * own.bandwidth, relative=own)
+    assert machine_of(more, profiled) is own
+    assert machine_of(more, known) is own.relative
+    # Its kernels are those that were measured on it: of another card, they take another time.
+    model, cluster = catalog.model("llama3-8b"), replace(CLUSTER, accelerator=own)
+    alike, itself = (
+        float(predict_inference(model, cluster, plan(tp=1.0), one).latencies.tpot)
+        for one in (known, profiled)
+    )
+    assert abs(itself / alike - 1.0) > 1e-3, "its kernels are those that were measured on it"

@@ -15,6 +15,10 @@ from predictor.arrays import Array
 Loss = Callable[[Array], Array]
 """From squares of residuals, (N,), to the loss and its first two derivatives, (3, N)."""
 
+OTHER_UNIT = 300.0
+"""Times that a figure and its prediction lie apart from which on it is of another unit
+(milliseconds: 1,000): nothing that is learned of a machine bridges a tenth of it."""
+
 
 def soft(squares: Array) -> Array:
     """Soft absolute value, 2 (sqrt(1 + z) - 1): outliers count by their distance."""

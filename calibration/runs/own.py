@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.robust import OTHER_UNIT
 from calibration.runs.apart import Runs, take_apart
 from calibration.runs.prior import Block, block
 from calibration.tables.runs import Point
@@ -50,11 +51,6 @@ few published runs have it."""
 APART = 1.3
 """Runs of one configuration whose times differ by more contradict each other: repeats of one
 configuration differ by 1 to 8 %."""
-
-
-FAR = 300.0
-"""Times over predicted ones from which on a run is of another unit (milliseconds: 1,000): nothing
-that is learned of a machine bridges a tenth of it, and its interval would say nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +165,7 @@ def check_possible(calibration: Calibration, points: Sequence[Point]) -> None:
                 "its accelerators"
             )
         ratio = point.measured / float(found.step_time)
-        if ratio > FAR:
+        if ratio > OTHER_UNIT:
             raise InputError(
                 f"run {point.point_id}: a step in {point.measured:.4g} s takes {ratio:.0f} x the "
                 "time predicted; check whether its time is in seconds, its batch and its "

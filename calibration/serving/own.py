@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from calibration.robust import cauchy, with_priors
+from calibration.robust import OTHER_UNIT, cauchy, with_priors
 from calibration.serving.engines import KNEE, parameters_of, telling
 from calibration.serving.process import benchmarks_of, keys_of, signs
 from calibration.serving.spreads import QUEUED_CLASS, class_of, loads_of
@@ -60,10 +60,6 @@ device's time has no slope."""
 
 APART = 1.5
 """Benchmarks of one configuration whose figures differ by more contradict each other."""
-
-FAR = 300.0
-"""How far a figure and its prediction lie apart where it must be of another unit (milliseconds for
-seconds: 1,000)."""
 
 TOLD = {
     "decode": "passes that decode take {0:.2f} x the device time",
@@ -167,7 +163,7 @@ def check_units(found: Timed, base: EngineParameters) -> None:
     """
     off = np.log(published(found)) - _predicted(found, base, np.zeros(len(ENGINE_FIELDS)))
     for point, log in zip(found.points, off.tolist(), strict=True):
-        if abs(log) > math.log(FAR):
+        if abs(log) > math.log(OTHER_UNIT):
             told = f"{math.exp(log):.0f} x" if log > 0 else f"1/{math.exp(-log):.0f} of"
             raise InputError(
                 f"benchmark {point.point_id}: its {point.metric} of {point.value:.4g} is {told} "

@@ -25,8 +25,20 @@ SILENT = ("dropout", "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdr
 """Names under which configurations drop what training is regularised by: none is here."""
 
 
+KINDS = {
+    "qwen2": "Qwen2Config",
+    "qwen2.5": "Qwen2Config",
+    "qwen3": "Qwen3Config",
+    "mistral": "MistralConfig",
+    "gemma2": "Gemma2Config",
+    "gemma3": "Gemma3TextConfig",
+}
+"""Families whose configuration is not a Llama's; layers with and without windows follow each
+other as the class has it."""
+
+
 def configuration(model: Model, context: int) -> Any:
-    """The configuration of a model's dimensions: of GPT-2, OPT, Qwen 2 or 3, or else of a Llama."""
+    """The configuration of a model's dimensions: of GPT-2, OPT, a family of `KINDS`, or a Llama."""
     import transformers
 
     common = {
@@ -48,8 +60,16 @@ def configuration(model: Model, context: int) -> Any:
         return transformers.OPTConfig(**common, **sizes, **silent)
     if not model.gated:
         return transformers.GPT2Config(**common, n_inner=model.ffn_hidden, **silent)
-    kinds = {"qwen2": "Qwen2Config", "qwen2.5": "Qwen2Config", "qwen3": "Qwen3Config"}
-    return getattr(transformers, kinds.get(model.family, "LlamaConfig"))(**common, **gated)
+    if model.num_experts:
+        gated |= {
+            "num_experts": model.num_experts,
+            "num_experts_per_tok": model.top_k,
+            "moe_intermediate_size": model.expert_ffn_hidden,
+        }
+    if model.sliding_window:
+        gated["sliding_window"] = model.sliding_window
+    kind = "Qwen3MoeConfig" if model.num_experts else KINDS.get(model.family, "LlamaConfig")
+    return getattr(transformers, kind)(**common, **gated)
 
 
 class Causal(nn.Module):

@@ -137,7 +137,7 @@ def step_of(
     """
     # One fused optimizer cannot mix whole tensors with those that ranks share.
     types: dict[type, list[nn.Parameter]] = {}
-    for parameter in module.parameters():
+    for parameter in filter(lambda one: one.requires_grad, module.parameters()):
         types.setdefault(type(parameter.data), []).append(parameter)
     optimizers = [torch.optim.AdamW(own, lr=1e-4, fused=True) for own in types.values()]
     shape = (sequences or check.sequences, check.seq_len)

@@ -1,6 +1,7 @@
 """What attention over prompts and documents takes on a GPU, by kernel, forward and backward.
 
     python tools/attention_sweep.py --out attention.csv [--seconds 60]
+    ATTENTION_WINDOWS=1 python tools/attention_sweep.py ...   windows, and heads of 256
 
 FlashAttention-2 and cuDNN's kernel as PyTorch runs them, causal, in bf16, for lengths of 64 to
 32,768 tokens, heads as models have them and as tensor parallelism leaves them, whole documents and
@@ -11,6 +12,7 @@ table.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,6 +35,12 @@ HEADS = (
 )  # fmt: skip
 """Query heads, key heads, head size."""
 
+WINDOWED = (
+    ((8, 4, 256), 0), ((4, 1, 256), 512), ((32, 8, 128), 4096), ((64, 8, 64), 128),
+    ((16, 8, 256), 1024), ((4, 1, 256), 0), ((32, 8, 128), 1024), ((16, 8, 256), 4096),
+)  # fmt: skip
+"""Heads and the window of a layer (0: none), of models that have windows or heads of 256."""
+
 MOST_TOKENS = 16384
 """Of several documents together."""
 
@@ -45,11 +53,14 @@ EACH = 0.03
 Call = Callable[[], object]
 
 
-def flash2(shape: tuple[int, int, int], heads: tuple[int, int, int], back: bool) -> Call:
+def flash2(
+    shape: tuple[int, int, int], heads: tuple[int, int, int], back: bool, window: int = 0
+) -> Call:
     """FlashAttention-2 over documents laid end to end.
 
     shape   documents, queries and keys of each
     heads   query heads, key heads, head size
+    window  keys that a query sees; 0: all before it
     """
     documents, queries, keys = shape
     own, shared, size = heads
@@ -61,6 +72,8 @@ def flash2(shape: tuple[int, int, int], heads: tuple[int, int, int], back: bool)
     ends = [torch.arange(documents + 1, device="cuda", dtype=torch.int32) * n
             for n in (queries, keys)]  # fmt: skip
     lengths = {"cum_seq_q": ends[0], "cum_seq_k": ends[1], "max_q": queries, "max_k": keys}
+    if window:
+        lengths |= {"window_size_left": window - 1, "window_size_right": 0}
 
     def forward() -> Any:
         return torch.ops.aten._flash_attention_forward(
@@ -104,8 +117,19 @@ def cudnn(shape: tuple[int, int, int], heads: tuple[int, int, int], back: bool) 
 KERNELS: dict[str, Callable[..., Call]] = {"flash2": flash2, "cudnn": cudnn}
 
 
-def cases() -> Iterator[tuple[str, tuple[int, int, int], tuple[int, int, int], bool]]:
-    """Kernel, heads, shape and direction, the most telling first."""
+Case = tuple[str, tuple[int, int, int], tuple[int, int, int], bool, int]
+
+
+def windowed() -> Iterator[Case]:
+    """Heads of 256 and layers with windows, as `cases` has them."""
+    for documents, length in ((1, 2048), (1, 8192), (4, 4096), (1, 512), (8, 2048), (1, 32768)):
+        for heads, window in WINDOWED:
+            for back in (False, True):
+                yield "flash2", heads, (documents, length, length), back, window
+
+
+def cases() -> Iterator[Case]:
+    """Kernel, heads, shape, direction and window, the most telling first."""
     for heads in HEADS:
         for length in LENGTHS:
             most = max(MOST_TOKENS // length, 1)
@@ -113,25 +137,28 @@ def cases() -> Iterator[tuple[str, tuple[int, int, int], tuple[int, int, int], b
                 for kernel, back in (
                     ("flash2", False), ("flash2", True), ("cudnn", False), ("cudnn", True)
                 ):  # fmt: skip
-                    yield kernel, heads, (documents, length, length), back
+                    yield kernel, heads, (documents, length, length), back, 0
             if length > 64:
-                yield "flash2", heads, (1, length // 2, length), False
+                yield "flash2", heads, (1, length // 2, length), False, 0
 
 
 def rows(seconds: float) -> Iterator[dict[str, Any]]:
     """Measure while the time lasts."""
     device = find("auto")
     until = time.perf_counter() + seconds
-    for kernel, heads, shape, back in cases():
+    chosen = windowed if os.environ.get("ATTENTION_WINDOWS") else cases
+    for kernel, heads, shape, back, window in chosen():
         if time.perf_counter() > until:
             return
         documents, queries, keys = shape
         own, shared, size = heads
-        flop = 4.0 * documents * own * size * queries * (keys - 0.5 * queries)
+        seen = min(keys - 0.5 * queries, float(window or keys))
+        flop = 4.0 * documents * own * size * queries * seen
         if flop * (2.5 if back else 1.0) / 250e12 > SLOWEST:
             continue
         try:
-            calls = [KERNELS[kernel](shape, heads, back) for _ in range(2)]
+            asked = {"window": window} if window else {}
+            calls = [KERNELS[kernel](shape, heads, back, **asked) for _ in range(2)]
             found = measure(calls, device, EACH)
         except RuntimeError as why:
             print(kernel, heads, shape, back, str(why).split("\n")[0][:120], flush=True)
@@ -141,6 +168,7 @@ def rows(seconds: float) -> Iterator[dict[str, Any]]:
             "op": "attention_backward" if back else "attention_prefill",
             "dtype": "bf16", "kernel": kernel, "batch": documents, "q_len": queries,
             "kv_len": keys, "heads": own, "kv_heads": shared, "head_dim": size, "causal": 1,
+            "window": window,
             "latency_us": round(found.median * 1e6, 4), "latency_p10_us": round(found.p10 * 1e6, 4),
             "latency_p90_us": round(found.p90 * 1e6, 4), "samples": found.samples,
             "framework": "pytorch", "framework_version": str(torch.__version__),

@@ -5,8 +5,8 @@ calibration says of them: a check, to which nothing is fitted.
     python tools/real_models.py compare FOLDER=ACCELERATOR ...
 
 Plain loops in bf16 (weights, gradients and moments too) over random tokens, and those of
-HuggingFace's transformers where that is installed; each for two seconds, with its power where the
-device tells it. `compare` runs anywhere.
+HuggingFace's transformers where that is installed (`tools.loops`); each for two seconds, with its
+power where the device tells it. `compare` runs anywhere.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import gc
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import pandas as pd
 
 from predictor import catalog
 from predictor.models import Model
+from tools import loops
 
 LASTING = 2.0
 """How long each step is repeated [s]."""
@@ -88,65 +90,40 @@ PASSES = (
 """Model, and (sequences, tokens before) of a prompt and of decoding passes."""
 
 
-TABLES = ("real_steps.csv", "real_others.csv")
-"""What is written of `STEPS`, and of `OTHERS`."""
+TUNED = (
+    ("llama3-8b", 2, 2048, "transformers-lora16", "none"),
+    ("llama3.2-3b", 2, 4096, "single-regional-float8", "none"),
+    ("qwen3-mixture", 4, 2048, "transformers", "none"),
+    ("llama3-8b", 4, 2048, "transformers-lora16-autocast", "full"),
+    ("llama3.2-3b", 2, 4096, "single-regional", "none"),
+    ("gemma3-1b", 4, 2048, "transformers", "none"),
+    ("llama3-8b", 4, 2048, "transformers-lora16-narrow", "none"),
+    ("llama3.2-3b", 2, 4096, "single-regional-float8-rowwise", "none"),
+    ("qwen2.5-7b", 4, 1024, "transformers-loraqv8-narrow", "none"),
+    ("llama3-8b", 1, 4096, "transformers", "full"),
+    ("qwen3-1.7b", 4, 2048, "single-regional", "none"),
+    ("llama3.2-1b", 8, 512, "transformers-lora64-narrow", "none"),
+    ("mistral-7b", 1, 8192, "transformers-lora16-narrow", "full"),
+    ("llama3.2-1b", 4, 2048, "single-regional-float8", "none"),
+    ("qwen3-mixture", 1, 2048, "transformers", "none"),
+    ("gemma2-2b", 2, 2048, "transformers", "none"),
+    ("llama3-8b", 1, 8192, "single-regional", "full"),
+    ("qwen2.5-0.5b", 1, 512, "transformers-lora16-narrow", "none"),
+)
+"""The same of adapters, of products in fp8, of layers that are compiled, and of a mixture and of
+models with windows as HuggingFace has them; chosen before any of them had been timed."""
 
-STRANGE, AUTOCAST, COMPILED = "transformers", "autocast", "compiled"
-"""Whose code: how the names begin of HuggingFace's, how they end of loops under autocast, and that
-of plain ones that are compiled."""
+SETS = {"steps": STEPS, "others": OTHERS, "tuned": TUNED}
+
+TABLES = tuple(f"real_{name}.csv" for name in SETS)
+"""What is written of each."""
 
 
 def named(name: str) -> Model:
-    """A model of the catalog, or the mixture."""
+    """A model of the catalog, or a mixture."""
+    if name == "qwen3-mixture":  # as many layers of it as fit one device while they are trained
+        return replace(catalog.model("qwen3-30b-a3b"), name=name, layers=6)
     return MIXTURE if name == MIXTURE.name else catalog.model(name)
-
-
-def _autocast(module: Any) -> Any:
-    """A module that computes in bf16 with weights in fp32, as `torch.autocast` has it."""
-    import torch
-
-    module, plain = module.float(), module.forward
-
-    def forward(tokens: Any, target: Any) -> Any:
-        with torch.autocast("cuda", torch.bfloat16):
-            return plain(tokens, target)
-
-    module.forward = forward
-    return module
-
-
-def _module(check: Any, device: Any, whose: str, recompute: str) -> Any:
-    """A model by whose code it is, and what is done to it."""
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
-    from profiler import huggingface, step
-
-    if whose.startswith(STRANGE):
-        module: Any = huggingface.causal(check.model, check.seq_len, "bf16", device)
-        if recompute == "full":
-            module.model.gradient_checkpointing_enable({"use_reentrant": False})
-    else:
-        module = step.module_of(check, device)
-        for block in module.blocks if recompute == "full" else ():
-            plain = block.forward
-            block.forward = lambda x, f=plain: checkpoint(f, x, use_reentrant=False)
-    if whose.endswith(AUTOCAST):
-        module = _autocast(module)
-    return torch.compile(module) if whose == COMPILED else module
-
-
-def _plan(whose: str, recompute: str) -> dict[str, object]:
-    """What a step's row says of its plan beside `profiler.step.row`."""
-    found: dict[str, object] = {"recompute": recompute}
-    if whose.startswith(STRANGE):
-        found["fused_norm"] = 0  # norms and activations are written out in their code
-    if whose == COMPILED:
-        found["fused"] = 1
-    if whose.endswith(AUTOCAST):
-        wide = ("weight_bytes", "gradient_bytes", "reduce_bytes")
-        found |= {**dict.fromkeys(wide, 4.0), "optimizer_bytes": 8.0}
-    return found
 
 
 def _timed(check: Any, device: Any, whose: str, recompute: str, told: Any) -> dict[str, Any]:
@@ -157,14 +134,15 @@ def _timed(check: Any, device: Any, whose: str, recompute: str, told: Any) -> di
     from profiler.sensors import sustained
     from profiler.timing import Sample
 
-    once = step.step_of(check, device, _module(check, device, whose, recompute))
+    once = step.step_of(check, device, loops.made(check, device, whose, recompute))
     once()
     device.synchronize()
     if device.on_gpu:
         torch.cuda.reset_peak_memory_stats()
     found = sustained(once, device, told, LASTING) if told is not None else {}
     samples = [Sample(found["call_s"], 0.0)] if found else step.time_step(once, device, LASTING)
-    row = step.row(check, samples, device, step.Layout(whose)) | _plan(whose, recompute) | found
+    row = step.row(check, samples, device, step.Layout(whose)) | {"head_dim": check.model.head_dim}
+    row |= loops.stated(whose, recompute) | found
     row["point_id"] += f"_{recompute}"
     if device.on_gpu:
         row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -190,6 +168,9 @@ def steps(
             yield _timed(check, device, whose, recompute, told)
         except torch.OutOfMemoryError:
             print("does not fit:", name, sequences, length, flush=True)
+        except Exception as why:  # of somebody else's code: what it costs is this row
+            print("fails:", name, whose, str(why).split("\n")[0][:300], flush=True)
+        torch.compiler.reset()
         gc.collect()  # what was checkpointed holds itself
         if device.on_gpu:
             torch.cuda.empty_cache()
@@ -241,15 +222,16 @@ def passes(device: Any, until: float) -> Iterator[dict[str, Any]]:
             module = None
 
 
-def measure(out: Path, spec: str, seconds: float, others: bool) -> None:
-    """Write `real_steps.csv` and `real_passes.csv`, whole, as their rows come."""
+def measure(out: Path, spec: str, seconds: float, chosen: str) -> None:
+    """Write the table of those steps, and of passes beside the first, whole, as rows come."""
     from profiler.device import find
 
     device = find(spec)
     out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    both = ((steps, 0.65, "steps"), (passes, 1.0, "passes"))
-    for what, share, name in ((partial(steps, chosen=OTHERS), 1.0, "others"),) if others else both:
+    first = chosen == "steps"
+    timed = [(partial(steps, chosen=SETS[chosen]), 0.65 if first else 1.0, chosen)]
+    for what, share, name in timed + [(passes, 1.0, "passes")] * first:
         rows = []
         for row in what(device, begin + share * seconds):
             rows.append(row)
@@ -284,12 +266,12 @@ if __name__ == "__main__":
     one.add_argument("--out", type=Path, required=True)
     one.add_argument("--device", default="auto")
     one.add_argument("--seconds", type=float, default=150.0)
-    one.add_argument("--others", action="store_true", help="time OTHERS")
+    one.add_argument("--set", choices=SETS, default="steps", dest="chosen")
     two = verbs.add_parser("compare")
     two.add_argument("folders", nargs="+")
     asked = parser.parse_args()
     if asked.verb == "measure":
-        measure(asked.out, asked.device, asked.seconds, asked.others)
+        measure(asked.out, asked.device, asked.seconds, asked.chosen)
     else:
         for pair in asked.folders:
             where, _, name = pair.partition("=")

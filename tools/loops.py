@@ -103,13 +103,16 @@ def stated(whose: str, recompute: str) -> dict[str, object]:
     said, adapters = words(whose), _rank(whose)
     found: dict[str, object] = {"recompute": recompute}
     if "transformers" in said:
-        found["fused_norm"] = 0  # norms and activations are written out in their code
+        found |= {"framework": "huggingface", "fused_norm": 0, "windows_masked": 1}
     if said & {"compiled", "regional"}:
         found["fused"] = 1
     if "float8" in said:
         found["precision"] = "fp8_rowwise" if "rowwise" in said else "fp8"
+        found["saves_narrow"] = 0  # torchao keeps what it casts as it was
     if adapters:
         kind, rank = adapters
+        wide = "autocast" if "autocast" in said else "fp32"
+        found["adapter_style"] = "apart" if "narrow" in said else wide
         found |= {"trained": "lora_qkv" if kind else "lora", "lora_rank": rank}
     elif "autocast" in said:
         wide = ("weight_bytes", "gradient_bytes", "reduce_bytes")

@@ -31,7 +31,7 @@ from calibration.tables.words import (
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, read_machine_name, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.plans import FROZEN_BYTES, RECOMPUTE_MODULES, TRAINING_FIELDS
+from predictor.plans import FROZEN_BYTES, PLAIN, RECOMPUTE_MODULES, TRAINING_FIELDS
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
 
@@ -223,6 +223,17 @@ def _agree(row: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         raise InputError(f"the row contradicts itself: global batch {batch} is less than {told}")
 
 
+def _framework(row: Mapping[str, Any]) -> str:
+    """Entry of the framework that a row names; of a plain loop in somebody's repository, that of
+    the repository where it is known ('github.com/meta-pytorch/torchtune/...')."""
+    told = str(cell(row, "framework") or "neutral").lower()
+    found = recognised(FRAMEWORKS.get(told, told), frameworks()) or "neutral"
+    place = re.search(r"github\.com/[^/]+/([^/]+)", str(cell(row, "url") or ""))
+    if found != PLAIN or not place:
+        return found
+    return recognised(place[1].lower(), frameworks()) or found
+
+
 def _divided(fields: Mapping[str, Any]) -> int | None:
     """Ranks that divide experts, as stated; no more than a stage has, whatever a row says."""
     gpus, pp, ep = (fields[name] for name in ("gpus", "pp", "ep"))
@@ -260,9 +271,7 @@ def _request(
     fields["sequence_parallel"] = yes(cell(row, "sequence_parallel"))
     fields["recompute"] = recomputed(cell(row, "recompute"))
     fields["sharding"] = sharded(cell(row, "dp_sharding"))
-    framework = str(cell(row, "framework") or "neutral").lower()
-    framework = FRAMEWORKS.get(framework, framework)
-    fields["framework"] = recognised(framework, frameworks()) or "neutral"
+    fields["framework"] = _framework(row)
     fields |= {key: cell(row, key) if key in row else None for key in READ_BY_NAME}
     fields["ep"] = _divided(fields) if model.is_moe else None
     if modules := cell(row, "recompute_modules") or modules_of(cell(row, "recompute")):

@@ -10,7 +10,7 @@ import numpy as np
 
 from predictor.arrays import Array, Index, Numeric, mapped
 from predictor.models import Model
-from predictor.plans import TrainingPlan
+from predictor.plans import LOOPS, TrainingPlan
 from predictor.records import dataclass
 from predictor.work import LAYER_MODULES, Operator, freed
 
@@ -57,16 +57,26 @@ def kept_by(operators: Iterable[Operator], model: Model, plan: TrainingPlan) -> 
     if plan.recompute == "selective":
         left = _units((o, o.count * (o.saved * (1.0 - freed(o, model, plan)))) for o in layer)
     lora = [o for o in every if ".lora_" in o.name and o.variant == "wgrad"]
+    size = plan.recipe.activation
     return Kept(
         whole=_units((o, o.count * o.saved) for o in layer),
         cores=_units((o, o.count * o.saved) for o in layer if o.core),
         products=_units((o, o.count * o.saved) for o in layer if o.op == "gemm"),
         left=left,
-        start=max(model.streams, 1) * next((o.saved for o in layer if o.op == "norm"), 0.0),
+        start=max(model.streams, 1) * _input(layer, np.where(plan.autocast, 4.0, size)),
         ends={module: sum((o.saved for o in every if o.module == module), 0.0) for module in ENDS},
         adapters=_units((o, o.count * o.m * o.n) for o in lora),
-        passing=_passing(layer, plan.recipe.activation),
+        passing=_passing(layer, size),
     )
+
+
+def _input(layer: Iterable[Operator], size: Numeric) -> Numeric:
+    """A layer's part of the residual stream, which its first norm reads [bytes].
+
+    layer   forward operators of the layers
+    size    bytes of an element
+    """
+    return next((size * o.m * o.n for o in layer if o.op == "norm"), 0.0)
 
 
 def _passing(layer: Iterable[Operator], size: float) -> Units:
@@ -86,6 +96,32 @@ def _passing(layer: Iterable[Operator], size: float) -> Units:
             wide = np.where(there, size * one.m * one.batch * (one.n + one.k), 0.0)
             widest[one.module] = np.maximum(widest.get(one.module, 0.0), wide)
     return {module: wide + stream for module, wide in widest.items()}
+
+
+GOING = ("activations", "embedding and head activations")
+"""Classes of memory that are there when a backward pass begins, and gone when it ends."""
+
+
+def in_turn(
+    plan: TrainingPlan, classes: Mapping[str, Numeric], gradients: Numeric
+) -> dict[str, Numeric]:
+    """`GOING` less the gradients that come in their place [bytes], which are counted elsewhere.
+
+    A loop on one device drops gradients after each step (`zero_grad(set_to_none=True)`, the default
+    of PyTorch), and a layer's come when what was kept for them goes: either all activations are
+    there or all gradients. Gradients to which several micro-batches add, buckets in which ranks
+    reduce them and buffers that frameworks keep are there all the time.
+
+    gradients   of all that is trained
+    """
+    loop = plan.lone & (np.asarray(plan.micro_batches) <= 1) & (plan.framework in LOOPS)
+    coming = np.where(loop, gradients, 0.0)
+    found: dict[str, Numeric] = {}
+    for name in GOING:
+        left = np.minimum(coming, classes[name])
+        found[name] = classes[name] - left
+        coming = coming - left
+    return found
 
 
 def _units(found: Iterable[tuple[Operator, Numeric]]) -> Units:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
-from predictor.memory.kept import Kept, kept_by, on_stages
+from predictor.memory.kept import GOING, Kept, in_turn, kept_by, on_stages
 from predictor.memory.offload import RESIDENT
 from predictor.models import Model
 from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
@@ -25,8 +25,7 @@ CLASSES = (
     "layer weights and optimizer",
     "expert weights and optimizer",
     "embedding and head weights and optimizer",
-    "activations",
-    "embedding and head activations",
+    *GOING,
     "backward workspace",
     "gathered layers",
     "context",
@@ -475,6 +474,8 @@ def memory(
         "gathered layers": _gathered(model, plan, at),
         "context": beside(divided(plan), adds.context),
     }
+    learnt = sum((one.trained for one in (layers, adapters, edges, experts)), zero)
+    classes |= in_turn(plan, classes, plan.gradient_bytes * learnt)
     present = np.broadcast_to(at.count > 0, zero.shape)
     whole = {name: filled(value, zero.shape) for name, value in classes.items()}
     subtotal: Array = sum(whole.values(), zero)

@@ -85,6 +85,7 @@ from predictor.plans.serving import (
 from predictor.plans.serving_fields import SERVING_DERIVED, SERVING_FIELDS
 from predictor.plans.serving_rules import PADS_HEADS, serving_rules
 from predictor.plans.training import (
+    ADAPTER_STYLES,
     ATTENTIONS,
     CATEGORY_FIELDS,
     CP_KINDS,
@@ -92,6 +93,7 @@ from predictor.plans.training import (
     DISPATCHES,
     FIT,
     FROZEN_BYTES,
+    HUGGINGFACE,
     LAYER_FIELDS,
     LOOPS,
     NUMERIC_FIELDS,
@@ -115,6 +117,7 @@ from predictor.plans.words import CACHE_WORDS, RECOMPUTE_WORDS, SHARDING_WORDS, 
 
 __all__ = [
     "ACCUMULATIONS",
+    "ADAPTER_STYLES",
     "ADMISSIONS",
     "ALLREDUCES",
     "AMOUNT",
@@ -138,6 +141,7 @@ __all__ = [
     "FROZEN_BYTES",
     "FUSIONS",
     "HEADWISE",
+    "HUGGINGFACE",
     "KV_BYTES",
     "LAST_TOKENS",
     "LAYER_FIELDS",

@@ -46,6 +46,7 @@ _HOST = _other("offload")
 TRAINING: Mapping[str, Need] = {
     "lora_rank": _LORA,
     "frozen_precision": _LORA,
+    "adapter_style": _LORA,
     "offload_to": _AWAY,
     "host_memory_gb": _AWAY,
     "recompute_share": _FULL,

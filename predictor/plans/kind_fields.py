@@ -19,6 +19,11 @@ KIND_FIELDS = (
         more="The host waits for each to learn how many tokens it has.",
     ),
     PlanField(
+        "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.", PASSES,
+        default=FRAMEWORK, reason="as HuggingFace has them, which PyTorch's attention reads whole",
+        more="Every query then meets every key, and keys are copied for each head.",
+    ),
+    PlanField(
         "index_loss", SWITCH, "What chooses keys learns from the attention to those it chose.",
         (*PASSES, "memory"), default=FRAMEWORK,
         reason="it learns where a recipe has it learn",
@@ -26,4 +31,4 @@ KIND_FIELDS = (
         "and indexer over the chosen keys once more, their divergence, and its gradients.",
     ),
 )  # fmt: skip
-"""Clamps and loops of experts, and how an indexer learns."""
+"""Clamps and loops of experts, masks of windows, and how an indexer learns."""

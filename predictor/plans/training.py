@@ -101,6 +101,10 @@ TRAINED = ("all", "lora", "lora_qkv")
 """What learns: every parameter; or, beside frozen weights, low-rank adapters of all linear layers,
 or of the projections to queries, keys and values only."""
 
+ADAPTER_STYLES = ("joined", "apart", "autocast", "fp32")
+"""How adapters are run: beside what is projected together; beside every matrix of a model's own
+code; so, kept in fp32 and multiplied in 16 bits under autocast, or multiplied in fp32."""
+
 FROZEN_BYTES = {"as multiplied": 0.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.516}
 """How weights that adapters leave as they are are stored, and bytes of each: as all weights of the
 plan are (0); in 8 bits; in 4, with a scale for 64 of them, these again in 8 bits (Dettmers et al.
@@ -116,10 +120,10 @@ USUAL_FAULTS = "compute:1.1,compute:1.5,hbm:0.8,nvlink:0.5,nic:0.5,nic:0.25,nic:
 UNNAMED = "neutral"
 """A framework that nobody named."""
 
-PLAIN = "pytorch"
-LOOPS = (PLAIN, "huggingface")
-"""Loops over modules of PyTorch without a framework: somebody's own, and those of HuggingFace's
-Trainer and what stands on it."""
+PLAIN, HUGGINGFACE = "pytorch", "huggingface"
+LOOPS = (PLAIN, HUGGINGFACE, "torchtune")
+"""Loops over modules of PyTorch without a framework: somebody's own, those of HuggingFace's Trainer
+and what stands on it, and torchtune's recipes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +193,7 @@ class TrainingPlan:
     cp_kind: str = "ring"
     trained: str = "all"
     frozen_precision: str = "as multiplied"
+    adapter_style: str = "joined"
     offload_to: str = "cpu"
     dispatch: str = "copies"
     routing: str = "random"
@@ -214,6 +219,7 @@ class TrainingPlan:
     built_whole: bool = False
     clamps_apart: bool = False
     experts_looped: bool = False
+    windows_masked: bool = False
     index_loss: bool = False
     vocab_parallel: bool = True
     mtp: bool = True

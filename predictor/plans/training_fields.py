@@ -36,6 +36,7 @@ from predictor.plans.power_fields import POWER_FIELDS
 from predictor.plans.run_fields import RUN_FIELDS
 from predictor.plans.schedules import SCHEDULES
 from predictor.plans.training import (
+    ADAPTER_STYLES,
     ATTENTIONS,
     CP_KINDS,
     CUDA_GRAPHS,
@@ -304,6 +305,12 @@ _RECIPE = (
         choices=tuple(FROZEN_BYTES), reason="frozen weights are kept as the others are",
         more="Layers alone; what is narrower than it is multiplied is widened before each use "
         "(QLoRA: nf4).",
+    ),
+    PlanField(
+        "adapter_style", WORD, "How adapters are run.", ALL, choices=ADAPTER_STYLES,
+        reason="as Megatron Core and NeMo do",
+        more="Beside what is projected together; beside each matrix; so, kept in fp32 and "
+        "multiplied in 16 bits under autocast (peft), or multiplied in fp32.",
     ),
     PlanField(
         "mtp", SWITCH, "The model's extra prediction layers are trained too.", ALL,

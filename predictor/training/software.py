@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware import Cluster
-from predictor.plans import LOOPS, PLAIN, TrainingPlan
+from predictor.plans import HUGGINGFACE, LOOPS, PLAIN, TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.variation.order import normal_maximum
@@ -80,12 +80,15 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     runs on many accelerators, which say nothing of a host, of a loop on one rank (steps of five
     models of 0.8 to 3 B parameters on an H100 and an H200 take 0.95 to 1.06 of what their kernels
     do: `data/measurements`), nor of a plain one where what its host takes to launch an operator was
-    measured on the machine itself."""
+    measured on the machine itself. Nor does HuggingFace's host wait for what a router
+    counted where experts are not looped over (torch._grouped_mm; `data/measurements`)."""
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
     if plan.framework in LOOPS and plan.lone.any():
         found = replace(found, factor=np.where(plan.lone, 1.0, found.factor))
+    if plan.framework == HUGGINGFACE and not plan.experts_looped:
+        found = replace(found, routed=np.where(plan.lone, found.launch, found.routed))
     if plan.framework == PLAIN and accelerator.is_queued:
         own = np.asarray(accelerator.dispatch) / (run.host_per_kernel or 1.0)  # 0: none waits
         found = replace(

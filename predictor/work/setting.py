@@ -44,6 +44,8 @@ class Software:
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them
     stream     bytes of an element of the residual stream, where more than `size` (autocast)
+    apart      every matrix of a model's own code is multiplied by itself
+    masked     windows are masks that no kernel skips
     """
 
     core: str
@@ -74,6 +76,8 @@ class Software:
     blocks: str = ""
     wide: Numeric = 0.0
     stream: Numeric = 0.0
+    apart: bool = False
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +124,7 @@ class Learning:
     overwritten 1 where the loss writes its gradient over the logits, 0 where it is built from
                 kernels that keep more
     index       whether what chooses keys learns
+    style       how adapters are run, of `plans.ADAPTER_STYLES`
     """
 
     trained: str
@@ -131,6 +136,7 @@ class Learning:
     stored: float = 0.0
     overwritten: Numeric = 0.0
     index: bool = False
+    style: str = "joined"
 
     def trains(self, adapted: bool, qkv: bool) -> bool:
         """Whether something beside a product is trained that reads its input: its weights, or an

@@ -14,7 +14,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import FROZEN_BYTES, SHARDINGS, TrainingPlan
+from predictor.plans import FROZEN_BYTES, HUGGINGFACE, SHARDINGS, TrainingPlan
 from predictor.records import replace
 from predictor.work.communication import Held
 from predictor.work.context import exchanges_heads
@@ -44,6 +44,8 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         by_row=recipe.by_row,
         clamps=plan.clamps_apart,
         looped=plan.experts_looped,
+        apart=plan.framework == HUGGINGFACE,
+        masked=plan.windows_masked,
         norms=True,
         stream=np.where(plan.autocast, 4.0, 0.0),
         wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
@@ -67,6 +69,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
     learning = Learning(
         trained=plan.trained,
         rank=plan.lora_rank,
+        style=plan.adapter_style,
         dropout=plan.dropout,
         kept_rows=rows if plan.tp_regather or plan.recompute == "per_op" else plan.tokens,
         logits=plan.logit_bytes * (1.0 if plan.vocab_parallel else plan.tp),

@@ -16,7 +16,7 @@ from predictor.arrays import Array, Numeric
 from predictor.models import Model, has_closing_norms
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.records import dataclass, replace
-from predictor.work import written
+from predictor.work import adapters, casts, written
 from predictor.work.primitives import Operator, gemm, streaming
 from predictor.work.setting import Learning, Portion, Software
 
@@ -228,17 +228,18 @@ class WorkList:
             return
         dtype = dtype or self.linear_dtype
         saved = self._kept_input(saved, dtype, adapted, name)
+        each = self.matrices(name) if self.software.apart else 1.0
         if self.software.widens and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
             self._widened(name, m, n, k, dtype)
         else:
             turned = self._turned(dtype)
             self.product(
-                name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups, turned=turned
-            )
+                name, "fwd", m, n / each, k, dtype=dtype, saved=saved / each, groups=groups,
+                turned=turned, times=each,
+            )  # fmt: skip
         if self.software.converts:
             self._converted(name, m, n, k)
-        if self.software.by_row and ELEMENT_BYTES[dtype] < self.size:
-            self._cast_by_row(name, m * groups, n * groups, k)
+        casts.beside(self, name, dtype, m * groups, n * groups, k)
         if self.learning:
             if 0.0 < self.learning.stored < ELEMENT_BYTES[dtype] and self.module in LAYER_MODULES:
                 self._widened_twice(name, n * groups, k, dtype, self.learning.stored)
@@ -252,7 +253,14 @@ class WorkList:
                 groups=groups,
                 bias=bias,
                 adapted=adapted,
+                each=each,
             )
+
+    def matrices(self, name: str) -> float:
+        """Matrices that a model's own code has where the list has one product."""
+        if name == "attention.qkv":
+            return 3.0
+        return 2.0 if self.model.gated and name.endswith(".up") else 1.0
 
     @property
     def _wide(self) -> Array:
@@ -306,27 +314,11 @@ class WorkList:
         self.stream(f"{name}.widen", "elementwise", "copy", k, n, moved, times=many, alone=True)
         self.product(f"{name}.wide", "fwd", m, n, k, dtype=half, times=many)
 
-    def _cast_by_row(self, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
-        """Casts beside those that kernel tables time with a product (one operand, along its rows):
-        of the weights, which are gathered wide, along their rows forward and their columns
-        backward, and of the input along its columns. Along rows what is read once is written
-        narrow; along columns the largest values are found by a pass of their own (torchao 0.13,
-        float8/float8_linear.py, `matmul_with_hp_or_float8_args`)."""
-        narrow, wide = ELEMENT_BYTES["fp8"], self.size
-        along, across = wide + narrow, 2.0 * wide + narrow
-        cast = partial(self.stream, op="elementwise", variant="copy", alone=True)
-        cast(f"{name}.cast", rows=n, columns=k, streams=along)
-        if self.learning:
-            cast(f"{name}.cast.bwd", rows=n, columns=k, streams=across, phase="backward")
-            cast(f"{name}.turn", rows=m, columns=k, streams=across, phase="backward")
-
     def _converted(self, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
         """Kernels around products of many rows: inputs from 32 bits to 16, once for each matrix (of
         queries, keys and values; of both sides of a gate), outputs from 16 bits to 32."""
-        sides = 2.0 if self.model.gated and name.endswith(".up") else 1.0
-        matrices = 3.0 if name == "attention.qkv" else sides
         many = np.where(np.asarray(m) > MANY_ROWS, 1.0, 0.0)
-        columns = matrices * k + n
+        columns = self.matrices(name) * k + n
         self.stream(
             f"{name}.convert", "elementwise", "copy", m, columns, 6.0, times=many, alone=True
         )
@@ -342,14 +334,21 @@ class WorkList:
         groups: Numeric,
         bias: bool,
         adapted: bool,
+        each: float,
     ) -> None:
-        """Of a linear layer's input and, unless they are frozen, of its weights."""
-        back = partial(self.product, phase="backward", dtype=dtype, groups=groups)
-        back(f"{name}.dgrad", "dgrad", m, k, n, turned=self._turned(dtype))
+        """Of a linear layer's input and, unless they are frozen, of its weights; `each` matrices
+        add to that of the input one by one."""
+        back = partial(self.product, phase="backward", dtype=dtype, groups=groups, times=each)
+        back(f"{name}.dgrad", "dgrad", m, k, n / each, turned=self._turned(dtype))
+        if each > 1.0:
+            self.stream(
+                f"{name}.sum.bwd", "elementwise", "add", m, k, 3.0 * self.size, phase="backward",
+                times=each - 1.0,
+            )  # fmt: skip
         if not learning.frozen:
             # Inputs are kept narrow in both directions, as are gradients since the product before.
             ready = learning.narrow
-            back(f"{name}.wgrad", "wgrad", n, k, m, out_bytes=4.0, ready=ready)
+            back(f"{name}.wgrad", "wgrad", n / each, k, m, out_bytes=4.0, ready=ready)
             if bias:
                 self.stream(
                     f"{name}.bias", "elementwise", "bias_grad", m, n, self.size, phase="backward"
@@ -358,22 +357,11 @@ class WorkList:
             self.adapter(name, n, k, m)
 
     def adapter(self, name: str, n: Numeric, k: Numeric, m: Numeric | None = None) -> None:
-        """y += (x A) B with A[k, r] and B[r, n], in 16 bits, and the gradients of both, of the
-        portion's tokens unless rows are stated; nothing where `name` has no adapter."""
-        learning, size = self.learning, self.size
-        if not learning or not learning.frozen or not learning.trains(True, name in QKV):
-            return
-        rank, m = learning.rank, self.portion.tokens if m is None else m
-        for part, columns, depth in (("a", rank, k), ("b", n, rank)):
-            label = f"{name}.lora_{part}"
-            saved = size * m * rank if part == "b" else 0.0
-            self.product(label, "fwd", m, columns, depth, saved=saved)
-            self.product(f"{label}.dgrad", "dgrad", m, depth, columns, phase="backward")
-            self.product(
-                f"{label}.wgrad", "wgrad", columns, depth, m, phase="backward", out_bytes=4.0
-            )
-        self.stream(f"{name}.lora_add", "elementwise", "add", m, n, 3 * size)
-        self.stream(f"{name}.lora_add.bwd", "elementwise", "add", m, k, 3 * size, phase="backward")
+        """What is learned beside a linear layer of n columns and depth k (`adapters.adapter`), of
+        the portion's tokens unless rows are stated; nothing where `name` has no adapter."""
+        learning = self.learning
+        if learning and learning.frozen and learning.trains(True, name in QKV):
+            adapters.adapter(self, name, n, k, self.portion.tokens if m is None else m)
 
     def norm(self, name: str, rows: Numeric | None = None, width: Numeric | None = None) -> None:
         """A norm over the residual stream, unless other rows and width are stated (`written`)."""

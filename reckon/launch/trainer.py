@@ -65,7 +65,7 @@ SAME = {
 """Other programs' keys by their own names."""
 
 PROGRAM = "program"
-WHOSE = {"torchtune": "torchtitan", "litgpt": "fms-fsdp"}
+WHOSE = {"torchtune": "torchtune", "litgpt": "fms-fsdp"}
 """Programs that do not stand on HuggingFace's trainer, and whose modules theirs are like."""
 
 STAGED = r"z(?:ero)?[_-]?(?:stage[_-]?)?([0-3])"

@@ -19,8 +19,8 @@ KIND_FIELDS = (
         more="The host waits for each to learn how many tokens it has.",
     ),
     PlanField(
-        "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.", PASSES,
-        default=FRAMEWORK, reason="as HuggingFace has them, which PyTorch's attention reads whole",
+        "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.",
+        (*PASSES, "memory"), default=FRAMEWORK, reason="as HuggingFace has them, which PyTorch's attention reads whole",
         more="Every query then meets every key, and keys are copied for each head.",
     ),
     PlanField(

@@ -459,9 +459,9 @@ _OVERLAP = (
     ),
     PlanField(
         "saves_narrow", SWITCH, "Inputs of narrow products are kept as narrow.",
-        ("backward", "memory"),
+        ("forward", "backward", "memory"),
         reason="Transformer Engine keeps what it has cast (from memory)",
-        more="Else in 16 bits, and cast again in the backward pass (torchao's Float8Linear).",
+        more="Else in 16 bits, and cast for each product (torchao's Float8Linear).",
     ),
     PlanField(
         "stops_early", SWITCH, "Full recomputation of a layer ends with the last tensor needed.",

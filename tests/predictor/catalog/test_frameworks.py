@@ -70,7 +70,7 @@ def test_an_engine_is_its_port_on_every_path() -> None:
         ("PyTorch/XLA 2.5", "maxtext"),  # XLA's, not PyTorch's own launches
         ("torch_xla", "maxtext"),
         ("PyTorch 2.5", "pytorch"),
-        ("torchtune", "torchtitan"),
+        ("torchtune", "torchtune"),
         ("Primus (torchtitan)", "torchtitan"),  # its other backend
         ("FlagScale", "megatron-lm"),
         ("ms-swift 3.1", "huggingface"),

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.memory.kept import GOING, kept_by
 from predictor.memory.training import CLASSES, DRIVER, layer_parameters, memory
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
 from predictor.units import GIB
+from predictor.work.training import step_operators
 
 Make = Callable[..., TrainingPlan]
 RUN = RunParameters()
@@ -310,3 +313,35 @@ def test_a_model_built_whole_takes_its_weights_at_least(plan: Make) -> None:
 def test_tensors_are_what_the_allocator_holds_less_what_it_loses(plan: Make) -> None:
     found = memory(catalog.model("llama3-8b"), plan(dp=8.0, global_batch=8.0), RUN)
     assert found.reserved == pytest.approx(found.tensors * (1.0 + RUN.fragmentation))
+
+
+@pytest.mark.parametrize(("framework", "dp", "batch", "together"), [
+    ("pytorch", 1.0, 1.0, False), ("huggingface", 1.0, 1.0, False), ("torchtune", 1.0, 1.0, False),
+    ("megatron-lm", 1.0, 1.0, True), ("pytorch", 2.0, 2.0, True), ("pytorch", 1.0, 2.0, True),
+])  # fmt: skip
+def test_gradients_of_a_loop_come_when_activations_go(
+    framework: str, dp: float, batch: float, together: bool, llama: Model, plan: Make
+) -> None:
+    """Either all activations are there or all gradients, unless ranks keep buckets, buffers stay,
+    or several micro-batches add up."""
+    alone = {"tp": 1.0, "pp": 1.0, "dp": dp, "global_batch": batch, "micro_batch": 1.0,
+             "sharding": "none", "framework": framework}  # fmt: skip
+    made = plan(**alone)
+    found, other = (
+        memory(llama, replace(made, gradient_bytes=g), RunParameters()) for g in (2.0, 0.0)
+    )
+    gradients = 2.0 * llama.parameters
+    going = sum(other.classes[name].max() for name in GOING)
+    assert 0.0 < going < gradients  # a large model and one sequence
+    extra = float(found.tensors - other.tensors)
+    assert extra == pytest.approx(gradients if together else gradients - going, rel=0.01)
+
+
+def test_a_layer_recomputed_starts_with_the_residual_stream(llama: Model, plan: Make) -> None:
+    """However its first norm is written, and in fp32 under autocast."""
+    made = plan(tp=1.0, pp=1.0, dp=1.0, recompute="full", framework="huggingface", sharding="none")
+    rows = float(made.tokens) * llama.hidden
+    for weights, size in ((2.0, 2.0), (4.0, 4.0)):
+        for joined in (False, True):
+            one = replace(made, weight_bytes=weights, fused=False, fused_norm=joined)
+            assert kept_by(step_operators(llama, one), llama, one).start == size * rows

@@ -167,6 +167,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "built_whole": ("llama3-70b", {**BASE, "gpus": 512, "global_batch": 512}, True),
     "clamps_apart": ("gpt-oss-120b", {**EXPERTS, "recompute": "none"}, True),
     "experts_looped": ("mixtral-8x7b", EXPERTS, True),
+    "windows_masked": ("mistral-7b", {**BASE, "seq_len": 8192}, True),
     "index_loss": ("deepseek-v3.2", {**EXPERTS, "seq_len": 4096}, True),
     "vocab_parallel": ("llama3-8b", BASE, False),
     "grad_clip": ("llama3-8b", BASE, False),

@@ -91,3 +91,71 @@ def test_adapters_may_be_at_queries_keys_and_values_only(llama: Model, plan: Mak
         for r in (8.0, 0.0)
     )
     assert whole - none == pytest.approx(18 * llama.layers * 8 * (llama.hidden + qkv))
+
+
+def moved(model: Model, made: TrainingPlan, name: str) -> dict[str, float]:
+    """Bytes of small kernels around the adapters of a linear layer, all of its matrices' together,
+    by what they do."""
+    found: dict[str, float] = {}
+    for one in step_operators(model, made):
+        if one.name.startswith(f"{name}.lora_") and one.op == "elementwise":
+            label = one.name.removeprefix(f"{name}.lora_")
+            found[label] = found.get(label, 0.0) + float(one.count * one.bytes)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [
+        ("joined", {"add": 6, "add.bwd": (6, 1)}),
+        ("apart", {"add": 6, "add.bwd": (6, 2), "scale": 4, "scale.bwd": 4}),
+        (
+            "autocast",
+            {"add": 6, "add.bwd": (6, 2), "scale": 4, "scale.bwd": 4, "cast": (12, 2),
+             "cast.bwd": (12, 2)},
+        ),
+        (
+            "fp32",
+            {"add": 10, "add.bwd": (6, 2), "scale": 8, "scale.bwd": 8, "cast": (6, 2),
+             "cast.bwd": (6, 2), "out": 6, "out.bwd": 6},
+        ),
+    ],
+)  # fmt: skip
+def test_what_adapters_move(style: str, expected: dict, llama: Model, plan: Make) -> None:
+    """Beside gate and up: bytes an element of what comes out, or of the input, once per matrix."""
+    made = plan(tp=1.0, pp=1.0, trained="lora", adapter_style=style)
+    width, hidden = 2.0 * llama.ffn_hidden, float(llama.hidden)
+    bytes_of = {
+        label: one * width if isinstance(one, int) else one[0] * one[1] * hidden
+        for label, one in expected.items()
+    }
+    tokens = float(made.tokens)
+    found = moved(llama, made, "mlp.up")
+    assert found == pytest.approx({label: tokens * one for label, one in bytes_of.items()})
+
+
+def test_adapters_beside_each_matrix_are_more(llama: Model, plan: Make) -> None:
+    """An A for each of queries, keys and values, and of gate and up; no more B."""
+    made = plan(tp=1.0, pp=1.0, dp=8.0, trained="lora", lora_rank=8.0, sharding="none")
+    joined, apart = (
+        memory(llama, replace(made, adapter_style=style), RunParameters()).classes[
+            "layer weights and optimizer"
+        ][2]
+        for style in ("joined", "apart")
+    )
+    assert apart - joined == pytest.approx(18 * llama.layers * 8 * 3 * llama.hidden)
+
+
+def test_adapters_in_full_are_multiplied_in_full(llama: Model, plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0, trained="lora", adapter_style="fp32")
+    found = {o.dtype for o in step_operators(llama, made) if ".lora_" in o.name and o.op == "gemm"}
+    assert found == {"fp32"}
+    keeps = [
+        sum(float(o.saved * o.count) for o in step_operators(llama, replace(made, adapter_style=s)))
+        for s in ("apart", "autocast", "fp32")
+    ]
+    h, ffn, tokens = llama.hidden, llama.ffn_hidden, float(made.tokens)
+    inputs = 3 * h + llama.attention_width + 2 * h + ffn  # of every adapter
+    assert keeps[1] - keeps[0] == pytest.approx(2 * tokens * inputs)
+    # A's output of 16 channels is kept for B, in fp32 too.
+    assert keeps[2] - keeps[1] == pytest.approx(tokens * (2 * inputs + 7 * 2 * 16))

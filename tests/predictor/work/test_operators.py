@@ -10,6 +10,7 @@ from predictor import catalog
 from predictor.models.flops import model_flop_per_token
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
+from predictor.precision import ELEMENT_BYTES
 from predictor.work.communication import Held
 from predictor.work.primitives import Operator
 from predictor.work.training import flat_operators, step_operators, update_operators
@@ -208,20 +209,42 @@ def test_clipping_reads_gradients_twice_and_writes_them(plan: Make) -> None:
     assert (clipped, free) == (16e9, 4e9)  # and clear them, in either case
 
 
-def test_scales_by_row_cast_weights_twice_and_inputs_once_more(llama: Model, plan: Make) -> None:
-    """Bytes beside the products: weights 2 + 1 along their rows, 2 + 2 + 1 along their columns,
-    inputs 2 + 2 + 1 along theirs."""
-    made = plan(tp=1.0, pp=1.0, precision="fp8_rowwise")
-    found = [o for o in step_operators(llama, made) if o.module == "dense"]
+def casts(llama: Model, made: TrainingPlan) -> dict[str, float]:
+    """Bytes of what is cast beside the products of a layer's feed-forward block, by phase."""
     whole = dict.fromkeys(("forward", "backward"), 0.0)
-    for one in found:
-        if ".cast" in one.name or ".turn" in one.name:
+    for one in step_operators(llama, made):
+        if one.module == "dense" and (".cast" in one.name or ".turn" in one.name):
             whole[one.phase] += float(one.bytes * one.count)
-    weights, inputs = 3 * 8192 * 28672, 2048 * (8192 + 28672)
-    assert whole["forward"] == pytest.approx(3 * weights)
-    assert whole["backward"] == pytest.approx(5 * weights + 5 * inputs)
-    other = step_operators(llama, plan(tp=1.0, pp=1.0, precision="fp8"))
-    assert not any(".cast" in o.name or ".turn" in o.name for o in other)
+    return whole
+
+
+WEIGHTS, INPUTS, OUTPUTS = 3 * 8192 * 28672, 2048 * (8192 + 28672), 2048 * (2 * 28672 + 8192)
+"""Elements of a Llama's feed-forward block: its matrices, what goes into them and comes out."""
+
+
+def test_scales_by_row_cast_both_operands_of_each_product(llama: Model, plan: Make) -> None:
+    """Bytes beside the products: weights 2 + 2 + 1 along their rows, 2 + 16 along their columns,
+    inputs and gradients 2 + 11 along theirs."""
+    made = plan(tp=1.0, pp=1.0, precision="fp8_rowwise")
+    found = casts(llama, made)
+    assert found["forward"] == pytest.approx(5 * WEIGHTS)
+    assert found["backward"] == pytest.approx(18 * WEIGHTS + 13 * (INPUTS + OUTPUTS))
+
+
+@pytest.mark.parametrize(("precision", "looked"), [("fp8", 2), ("mxfp8", 0)])
+def test_what_keeps_nothing_narrow_casts_weights_and_inputs_again(
+    precision: str, looked: int, llama: Model, plan: Make
+) -> None:
+    """torchao: weights 2 + 1 both ways, inputs 2 + 1 for their gradient; with one scale for a
+    whole matrix, weights and inputs are read once more to find it. Nothing where all is kept."""
+    made = plan(tp=1.0, pp=1.0, precision=precision)
+    assert casts(llama, made) == {"forward": 0.0, "backward": 0.0}
+    found = casts(llama, replace(made, saves_narrow=False))
+    cast = 2 + ELEMENT_BYTES[precision]
+    assert found["forward"] == pytest.approx((cast + looked) * WEIGHTS)
+    assert found["backward"] == pytest.approx(cast * WEIGHTS + (cast + looked) * INPUTS)
+    frozen = casts(llama, replace(made, saves_narrow=False, trained="lora"))
+    assert frozen == {"forward": found["forward"], "backward": 0.0}
 
 
 @pytest.mark.parametrize(("reduce_last", "reduced"), [(False, 4.0), (True, 1.0)])

@@ -20,7 +20,8 @@ KIND_FIELDS = (
     ),
     PlanField(
         "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.",
-        (*PASSES, "memory"), default=FRAMEWORK, reason="as HuggingFace has them, which PyTorch's attention reads whole",
+        (*PASSES, "memory"), default=FRAMEWORK,
+        reason="HuggingFace's are, which PyTorch's attention reads whole",
         more="Every query then meets every key, and keys are copied for each head.",
     ),
     PlanField(

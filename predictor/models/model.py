@@ -27,8 +27,8 @@ class Model(
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
     A layer is an attention block and a feed-forward block, dense or a mixture of experts. In a
-    hybrid (`mamba_layers` > 0) each layer is one block: attention, state space (Mamba-2) or
-    feed-forward.
+    hybrid (`mamba_layers` > 0) each layer is one block: attention, state space or feed-forward;
+    with `mamba_beside` it is attention and a state space side by side, and feed-forward.
 
     output_gate       attention's output is multiplied by a gate, projected beside the queries and
                       as wide (Qwen3-Next)
@@ -77,8 +77,15 @@ class Model(
     expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
                       to it and back)
     attention_layers  of a hybrid; 0: every layer
+    heads             of attention; of a model without any, of its state spaces
     mamba_state       size of the state per channel; heads x head_dim channels, states shared
                       within each of `mamba_groups`
+    mamba_rank        > 0: a selective scan (Mamba-1: Gu and Dao 2023, arXiv 2312.00752), whose
+                      heads are single channels with decays of their own, and whose step sizes are
+                      projected through so many channels
+    mamba_chunk       tokens of a chunk of Mamba-2's scan
+    mamba_beside      attention and a state space side by side in each layer, behind one norm, and a
+                      feed-forward block (Falcon-H1: arXiv 2507.22448)
     window_heads      query heads of layers with a sliding window, their key heads and head size,
                       where they differ from the full layers' (0: alike; MiMo-V2, Step 3.5, Gemma 4)
     head_gate         attention's output is multiplied by one gate per head (Step 3.5)
@@ -133,6 +140,9 @@ class Model(
     mamba_head_dim: int = 0
     mamba_state: int = 0
     mamba_groups: int = 0
+    mamba_rank: int = 0
+    mamba_chunk: int = 128
+    mamba_beside: bool = False
     output_gate: bool = False
     delta_layers: int = 0
     delta_key_heads: int = 0
@@ -193,7 +203,7 @@ class Model(
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether layers are single blocks of several kinds."""
+        """Whether some blocks are state spaces."""
         return self.mamba_layers > 0
 
     @property
@@ -361,6 +371,11 @@ class Model(
         return self.hidden * (2 if self.norm == "layernorm" else 1)
 
     @property
+    def mamba_norm(self) -> int:
+        """Those of a state space's; none beside attention, whose norm serves both."""
+        return 0 if self.mamba_beside else self.norm_parameters
+
+    @property
     def mixer_vectors(self) -> tuple[int, int]:
         """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
         if self.is_compressed:
@@ -391,7 +406,8 @@ class Model(
             + (self.ffn_blocks - self.moe_layers) * sum(self.ffn_vectors)
             + self.moe_layers * self.norm_parameters
             + self.moe_layers * self.num_experts * sum(self.expert_vectors)
-            + (self.mamba_layers + self.delta_layers + self.conv_layers + 1) * self.norm_parameters
+            + self.mamba_layers * self.mamba_norm
+            + (self.delta_layers + self.conv_layers + 1) * self.norm_parameters
             + self.ngram_layers * self.ngram_vectors
             + (2 * self.layers + 1) * self.stream_norm
         )

@@ -93,14 +93,16 @@ def mean_layer(model: Model) -> Blocks:
         mamba=model.mamba_share,
         delta=model.delta_share,
         conv=model.conv_share,
-        dense=1.0 if model.dense_share or not model.is_moe else 0.0,
+        dense=1.0 if model.has_dense else 0.0,
         moe=1.0,
         every=_every(model) / max(model.layers, 1),
     )
 
 
 def _kinds(at: WorkList, held: Blocks) -> list[WorkList]:
-    """A place for each kind of attention block, which has its part of them."""
+    """A place for each kind of attention block, which has its part of them; none without any."""
+    if not at.model.attention_blocks:
+        return []
     kinds = at.model.attention_kinds
     if len(kinds) == 1:
         return [at.of(kinds[0][1]).on("layer", held.attention)]
@@ -156,7 +158,8 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     """All blocks; what attends and scans only where sequences are read.
 
     Attention and MLP may stand side by side, x + attention(norm(x)) + mlp(norm(x)), behind one norm
-    or two (Wang & Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, section 2).
+    or two (Wang & Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, section 2); so may attention and
+    a state space, behind one (Falcon-H1).
     """
     model = at.model
     if model.residual_block:

@@ -72,6 +72,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
     matrices = model.attention_blocks * attention_parameters(model, plan.tp)
     matrices = matrices + model.mamba_layers * model.mamba_matrix / plan.tp
+    matrices = matrices + model.mamba_layers * model.hidden * model.mamba_repeated(plan.tp)
     matrices = matrices + model.mamba_layers * model.mamba_norm
     matrices = matrices + model.delta_layers * model.norm_parameters
     if model.conv_layers:

@@ -242,7 +242,8 @@ def layer_parameters(model: Model, tp: Numeric) -> Numeric:
 def _mixers(model: Model, tp: Numeric) -> Numeric:
     """Parameters of the mean layer's attention and state-space blocks, of its delta rules, and of
     what mixes its streams."""
-    mamba = model.mamba_matrix / tp + model.mamba_norm
+    own = model.mamba_matrix / tp + model.hidden * model.mamba_repeated(tp)
+    mamba = own + model.mamba_norm
     mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
     mixers = mixers + model.stream_layer_matrix + 2 * model.stream_norm
     if model.conv_layers:

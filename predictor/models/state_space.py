@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from predictor.arrays import Numeric
+
 
 class StateSpace:
     """The part of a model that its state spaces are: fields as `Model` has them."""
@@ -40,3 +44,10 @@ class StateSpace:
         0.2 % of them, are left out."""
         inner = self.mamba_width * (self.mamba_selected_width + self.mamba_rank)
         return self.hidden * (self.mamba_in_width + self.mamba_width) + inner
+
+    def mamba_repeated(self, tp: Numeric) -> Numeric:
+        """Columns of B and C that a tensor-parallel rank has beyond its share: heads need whole
+        groups, which several ranks then have (vllm/model_executor/layers/mamba/mamba_mixer2.py:
+        `extra_groups_for_head_shards`)."""
+        share = self.mamba_groups / tp
+        return 2.0 * self.mamba_state * (np.ceil(share) - share)

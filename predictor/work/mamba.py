@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from predictor.arrays import Numeric
 from predictor.models import Model, has_selected_norms
 from predictor.work.cores import Reading
@@ -46,9 +48,9 @@ the backward pass (the same: 128 threads of 16 tokens)."""
 
 
 def _widths(model: Model, tp: Numeric) -> tuple[Numeric, Numeric, Numeric]:
-    """Heads and groups of a tensor-parallel rank, and channels of its convolution, which runs over
-    x, in Mamba-2 over B and C, too."""
-    heads, groups = model.mamba_heads / tp, model.mamba_groups / tp
+    """Heads and groups of a tensor-parallel rank, whole ones of these, and channels of its
+    convolution, which runs over x, in Mamba-2 over B and C, too."""
+    heads, groups = model.mamba_heads / tp, np.ceil(model.mamba_groups / tp)
     return heads, groups, heads * model.mamba_head_dim + 2.0 * groups * model.mamba_state
 
 
@@ -68,7 +70,7 @@ def mamba_block(at: WorkList, reading: Reading | None) -> None:
     channels = heads * model.mamba_head_dim
     if not model.mamba_beside:
         at.norm("mamba.norm")
-    width = model.mamba_in_width / at.portion.tp
+    width = model.mamba_in_width / at.portion.tp + model.mamba_repeated(at.portion.tp)
     kept = size * at.kept_rows * h * (not model.mamba_beside)
     at.linear("mamba.in", width, h, saved=kept)
     at.stream(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import pytest
 
 from predictor import catalog
@@ -180,3 +181,16 @@ def test_the_selective_scan_waits_for_arithmetic_where_that_takes_longer(
 
 def test_elements_are_as_wide_as_assumed_here() -> None:
     assert (ELEMENT_BYTES["bf16"], mamba.STATE_BYTES, mamba.WORK, mamba.PIECE) == (2, 4, 18, 2048)
+
+
+def test_ranks_that_share_a_group_have_it_whole() -> None:
+    """Falcon-H1-34B, two groups: eight ranks would have a quarter of one each (vLLM pads them to
+    eight)."""
+    found = named(layer_operators(H1, plan(tp=4.0), 7.0))
+    assert found["mamba.in"].n == (2 * 4096 + 32) / 4 + 2 * 256
+    assert found["mamba.conv"].n == 4096 / 4 + 2 * 256
+    assert state_bytes(H1, plan(tp=4.0)) == 72 * (
+        4 * 4096 * 256 / 4 + HALF * 3 * (4096 / 4 + 2 * 256)
+    )
+    assert named(layer_operators(H1, plan(tp=2.0), 7.0))["mamba.in"].n == H1.mamba_in_width / 2
+    assert np.all(FALCON.mamba_repeated(np.array([1.0, 2.0, 8.0])) == 0.0)

@@ -82,6 +82,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     found += [
         *_head_rules(plan, model),
         *_width_rules(plan, model),
+        *_state_rules(plan, model),
         Rule(
             np.asarray(plan.pp * plan.vpp > model.layers + 2),
             f"pp {{pp}} x vpp {{vpp}} is more stages than {model.name} has layers ({model.layers})",
@@ -148,6 +149,20 @@ def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("delta rule's key heads", model.delta_key_heads),
         )
         if width
+    ]
+
+
+def _state_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Of states that pass along a sequence: Mamba-1's, which no framework divides among ranks, and
+    those of models that nothing else divides it for."""
+    if not model.mamba_layers or (model.attention_blocks and not model.mamba_rank):
+        return []
+    return [
+        Rule(
+            np.asarray(plan.cp > 1),
+            f"cp {{cp}} would pass states of {model.name} from rank to rank: not predicted",
+            ("cp",),
+        )
     ]
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any
-
-from predictor.models.chosen import NO_INDEX, SHARED_INDEX, ChosenKeys
+from predictor.models.chosen import ChosenKeys
 from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
+from predictor.models.kinds import plain_kinds, sparse_kinds, wide_blocks
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
 from predictor.models.state_space import StateSpace
@@ -258,11 +255,11 @@ class Model(
         keys and values, or full ones project no values, or layers compress keys or choose them in
         different ways."""
         if self.is_compressed or self.whole_layers or self.sharing_layers:
-            return _sparse_kinds(self)
+            return sparse_kinds(self)
         if self.borrows or not (self.window_heads or self.window_kv_heads or self.window_head_dim
                 or self.borrowing_layers or self.values_are_keys):  # fmt: skip
             return ((self.attention_blocks, self),)
-        return _kinds(self)
+        return plain_kinds(self)
 
     @property
     def qk_dim(self) -> int:
@@ -336,7 +333,7 @@ class Model(
         dense, wide = self.ffn_blocks - self.moe_layers, self.borrowing_layers
         if not self.borrowing_ffn_hidden or not wide:
             return ((dense, self),)
-        return ((dense - wide, self), (wide, _wide(self)))
+        return ((dense - wide, self), (wide, wide_blocks(self)))
 
     @property
     def layer_input_matrix(self) -> int:
@@ -446,52 +443,3 @@ class Model(
         idle += self.ngram_parameters - self.ngram_touched
         rest = self.parameters - self.matrix_parameters() - idle
         return rest + self.matrix_parameters(active=True)
-
-
-PLAIN: dict[str, Any] = {
-    "window_heads": 0, "window_kv_heads": 0, "window_head_dim": 0, "borrowing_layers": 0,
-    "borrowing_ffn_hidden": 0, "sliding_pattern": "",
-}  # fmt: skip
-"""What a model of one kind of attention has not."""
-
-
-@lru_cache(maxsize=256)
-def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
-    """As `Model.attention_kinds`: full layers, windowed ones, and those of both that borrow."""
-    whole = replace(model, **PLAIN, sliding_window=0)
-    windowed = replace(
-        model,
-        **PLAIN,
-        heads=model.window_heads or model.heads,
-        kv_heads=model.window_kv_heads or model.kv_heads,
-        head_dim=model.window_head_dim or model.head_dim,
-        values_are_keys=False,
-    )
-    own = model.layers - model.borrowing_layers
-    found = []
-    for kind, full in ((whole, True), (windowed, False)):
-        counts = [model._full_layers(n) if full else n - model._full_layers(n)
-                  for n in (own, model.layers)]  # fmt: skip
-        found.append((counts[0], kind))
-        found.append((counts[1] - counts[0], replace(kind, borrowing_layers=model.layers)))
-    return tuple((count, kind) for count, kind in found if count)
-
-
-@lru_cache(maxsize=256)
-def _wide(model: Model) -> Model:
-    """The feed-forward blocks of a model's borrowing layers."""
-    return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
-
-
-@lru_cache(maxsize=256)
-def _sparse_kinds(model: Model) -> tuple[tuple[int, Model], ...]:
-    """As `Model.attention_kinds`: layers with a window or all keys, that choose, that pool."""
-    if model.sharing_layers and not model.is_compressed:
-        choosing = model.attention_blocks - model.sharing_layers
-        alike = replace(model, **SHARED_INDEX)
-        return ((choosing, replace(model, sharing_layers=0)), (model.sharing_layers, alike))
-    if not model.is_compressed:
-        whole = replace(model, whole_layers=0, index_block=0, **NO_INDEX)
-        choosing = model.attention_blocks - model.whole_layers
-        return ((model.whole_layers, whole), (choosing, replace(model, whole_layers=0)))
-    return tuple((count, replace(model, **changes)) for count, changes in model.compressed_kinds)

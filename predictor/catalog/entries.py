@@ -229,6 +229,9 @@ NEEDED = {
     "mamba_layers": ("mamba_heads", "mamba_head_dim", "mamba_state"),
     "mamba_rank": ("mamba_layers",),
     "mamba_beside": ("mamba_layers",),
+    "shared_blocks": ("attention_layers", "mamba_layers"),
+    "shared_rank": ("shared_blocks",),
+    "shared_queries": ("shared_rank",),
     "kv_lora_rank": ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
     "attention_layers": ("mamba_layers",),
     "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
@@ -323,6 +326,17 @@ def _check_spaces(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: mamba_rank {spec.mamba_rank} needs heads of one channel: mamba_head_dim 1, "
             f"not {spec.mamba_head_dim}"
+        )
+    ffn = spec.layers - spec.attention_layers - spec.mamba_layers
+    if spec.shared_blocks and not spec.shared_blocks <= spec.attention_layers == ffn:
+        raise InputError(
+            f"{where}: shared_blocks {spec.shared_blocks} needs as many feed-forward blocks as "
+            f"attention_layers {spec.attention_layers}, at least as many"
+        )
+    if spec.shared_blocks and (spec.num_experts or spec.kv_lora_rank or spec.mamba_beside):
+        raise InputError(
+            f"{where}: shared_blocks {spec.shared_blocks} with experts, latents or mamba_beside "
+            "are not predicted"
         )
     if spec.mamba_beside and not spec.layers == spec.attention_layers == spec.mamba_layers:
         raise InputError(

@@ -185,7 +185,7 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
         return (model.attention_matrix - latent) / tp + latent + whole
     # Key and value projections are replicated where tp exceeds the key/value heads.
     extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
-    replicated = model.hidden * model.kv_heads * model.kv_head_columns * extra
+    replicated = model.attention_input * model.kv_heads * model.kv_head_columns * extra
     if model.index_means:  # every rank has all of it
         replicated = replicated + model.index_matrix * (tp - 1.0)
     if model.index_block:  # index queries go with key heads; every rank has the index key
@@ -196,13 +196,17 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
 
 def attention_parameters(model: Model, tp: Numeric) -> Numeric:
     """Parameters of the mean attention block on one tensor-parallel rank, with what the layer adds
-    of its own embedding, which every rank holds whole."""
+    of its own embedding, which every rank holds whole; of shared blocks a part, with what each use
+    has of its own."""
     kinds = model.attention_kinds
     if len(kinds) == 1:
         mean = mixer_parameters(kinds[0][1], tp)
     else:
         every = sum(n * mixer_parameters(one, tp) for n, one in kinds)
         mean = every / model.attention_blocks
+    if model.shared_blocks:
+        own = model.use_matrix + model.use_adapters / tp
+        return mean * model.stored_share + own
     if not model.layer_inputs:
         return mean
     return mean + model.layer_input_matrix + model.norm_parameters
@@ -215,7 +219,7 @@ def dense_parameters(model: Model, tp: Numeric) -> Numeric:
     matrix: float = model.dense_ffn_matrix
     if len(kinds) > 1:
         matrix = sum(n * one.dense_ffn_matrix for n, one in kinds) / sum(n for n, _ in kinds)
-    return (matrix + split) / tp + whole
+    return ((matrix + split) / tp + whole) * model.stored_share
 
 
 def mixture_parameters(model: Model, tp: Numeric) -> Numeric:

@@ -353,6 +353,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "bamba": (GRANITE_HYBRID, _LLAMA),
     "falcon_h1": ({**GRANITE_HYBRID, "mamba_chunk": "mamba_chunk_size"}, _LLAMA),
     "jamba": (STANDARD, {"positions": "none"}),
+    "zamba2": (STANDARD, {"activation": "geglu"}),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), (SPACES, _LLAMA)),
     "olmo_hybrid": (DELTA, _LLAMA),
     "nemotron_h": (
@@ -391,7 +392,7 @@ NOT_READ = {
     "phi4flash": "state-space layers of Mamba 1, and layers that share keys",
     "openelm": "heads and widths of their own in each layer",
     **dict.fromkeys(("sba", "phi3small"), "attention over sparse blocks"),
-    **dict.fromkeys(("zamba", "zamba2"), "blocks that layers share"),
+    "zamba": "blocks that layers share, beside state spaces of heads that are Mamba 1's",
     **dict.fromkeys(("diffllama",), "differential attention"),
     "recurrent_gemma": "recurrent blocks",
     "mllama_text_model": "layers that attend to images",
@@ -424,7 +425,7 @@ NOT_READ = {
 TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
     "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
-    "youtu_llm", "mamba", "falcon_mamba",
+    "youtu_llm", "mamba", "falcon_mamba", "zamba2",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 

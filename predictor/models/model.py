@@ -9,6 +9,7 @@ from predictor.models.delta import DeltaRule
 from predictor.models.kinds import plain_kinds, sparse_kinds, wide_blocks
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
+from predictor.models.shared import SharedBlocks
 from predictor.models.state_space import StateSpace
 from predictor.models.tables import Tables
 from predictor.models.tower import Tower
@@ -18,7 +19,15 @@ from predictor.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Model(
-    StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compressed, Tables, Windows
+    StateSpace,
+    SharedBlocks,
+    DeltaRule,
+    ShortConvolution,
+    Mixture,
+    ChosenKeys,
+    Compressed,
+    Tables,
+    Windows,
 ):
     """A decoder-only transformer.
 
@@ -83,6 +92,10 @@ class Model(
     mamba_chunk       tokens of a chunk of Mamba-2's scan
     mamba_beside      attention and a state space side by side in each layer, behind one norm, and a
                       feed-forward block (Falcon-H1: arXiv 2507.22448)
+    shared_blocks     > 0: attention and feed-forward blocks are so many, which take turns, and see
+                      the token's embedding, too; each use has a matrix of its own behind them and
+                      adapters of `shared_rank` (Zamba2), with `shared_queries` on queries, keys and
+                      values as well
     window_heads      query heads of layers with a sliding window, their key heads and head size,
                       where they differ from the full layers' (0: alike; MiMo-V2, Step 3.5, Gemma 4)
     head_gate         attention's output is multiplied by one gate per head (Step 3.5)
@@ -140,6 +153,9 @@ class Model(
     mamba_rank: int = 0
     mamba_chunk: int = 128
     mamba_beside: bool = False
+    shared_blocks: int = 0
+    shared_rank: int = 0
+    shared_queries: bool = False
     output_gate: bool = False
     delta_layers: int = 0
     delta_key_heads: int = 0
@@ -315,7 +331,8 @@ class Model(
         gates = self.attention_width if self.output_gate else self.heads * self.head_gate
         outcome, keys = self.heads * self.v_dim, self.kv_heads * self.kv_head_columns
         index = self.index_matrix if self.index_block or self.index_means else 0
-        return self.hidden * (self.attention_width + gates + outcome + keys) + index
+        inward = self.attention_input * (self.attention_width + gates + keys)
+        return inward + self.hidden * outcome + index
 
     @property
     def attention_matrices(self) -> int:
@@ -346,15 +363,20 @@ class Model(
         return self.hidden * self.layers * self.layer_inputs
 
     def matrix_parameters(self, active: bool = False) -> int:
-        """Weights of all layers' matrices; with `active`, only those that a token touches."""
+        """Weights of all layers' matrices; with `active`, only those that a token touches, shared
+        ones as often as it does."""
         experts = self.top_k if active else self.num_experts
         mixture = self.router_matrix + self.shared_matrix + experts * self.expert_matrix
+        dense = sum(blocks * one.dense_ffn_matrix for blocks, one in self.dense_kinds)
+        turns = self.attention_matrices + dense
+        if self.shared_blocks:
+            turns = turns if active else turns // self.attention_layers * self.shared_blocks
+            turns += self.attention_layers * (self.use_matrix + self.use_adapters)
         return (
-            self.attention_matrices
+            turns
             + self.mamba_layers * self.mamba_matrix
             + self.delta_layers * self.delta_matrix
             + self.conv_layers * self.conv_matrix
-            + sum(blocks * one.dense_ffn_matrix for blocks, one in self.dense_kinds)
             + self.moe_layers * mixture
             + self.layers * self.layer_input_matrix
             + self.input_projection
@@ -373,6 +395,11 @@ class Model(
         return 0 if self.mamba_beside else self.norm_parameters
 
     @property
+    def mamba_vectors(self) -> int:
+        """Norms of all state spaces, and the final one."""
+        return self.mamba_layers * self.mamba_norm + self.norm_parameters
+
+    @property
     def mixer_vectors(self) -> tuple[int, int]:
         """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
         if self.is_compressed:
@@ -382,7 +409,8 @@ class Model(
         qkv = self.attention_width + self.kv_heads * self.kv_head_columns
         if self.bias:
             return qkv, self.norm_parameters + self.hidden
-        return (qkv if self.qkv_bias else 0), self.norm_parameters
+        norm = self.norm_parameters * self.attention_input // self.hidden
+        return (qkv if self.qkv_bias else 0), norm
 
     @property
     def ffn_vectors(self) -> tuple[int, int]:
@@ -396,6 +424,8 @@ class Model(
     def vector_parameters(self) -> int:
         """Norm and bias parameters of all layers, the final norm included."""
         mixers = sum(blocks * sum(one.mixer_vectors) for blocks, one in self.attention_kinds)
+        if self.shared_blocks:  # norms of the residual stream and the embedding, and of one alone
+            return self.shared_blocks * 3 * self.norm_parameters + self.mamba_vectors
         if self.layer_inputs:
             mixers += self.layers * self.norm_parameters
         return (
@@ -403,8 +433,8 @@ class Model(
             + (self.ffn_blocks - self.moe_layers) * sum(self.ffn_vectors)
             + self.moe_layers * self.norm_parameters
             + self.moe_layers * self.num_experts * sum(self.expert_vectors)
-            + self.mamba_layers * self.mamba_norm
-            + (self.delta_layers + self.conv_layers + 1) * self.norm_parameters
+            + self.mamba_vectors
+            + (self.delta_layers + self.conv_layers) * self.norm_parameters
             + self.ngram_layers * self.ngram_vectors
             + (2 * self.layers + 1) * self.stream_norm
         )

@@ -186,5 +186,47 @@ def jamba(content: Mapping[str, Any], found: Found, where: str) -> None:
     found.setdefault("top_k", 2)
 
 
-READERS = {"falcon_h1": falcon_h1, "jamba": jamba}
+def _first(content: Mapping[str, Any], keys: tuple[str, ...], usual: Any) -> Any:
+    """What the first key that is stated says."""
+    return next((content[key] for key in keys if content.get(key) is not None), usual)
+
+
+USES = ("hybrid", "g")
+"""Layers of Zamba2 that use a shared block, in the words of transformers' class and of its
+authors' files."""
+
+
+def zamba2(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Zamba2: layers of Mamba-2, before some of which one of a few blocks of attention and a gated
+    feed-forward block runs, with adapters of its own for each use (configuration_zamba2.py,
+    modeling_zamba2.py; files of 2024 have other words for the same)."""
+    layers, hidden = found["layers"], found["hidden"]
+    kinds = content.get("layers_block_type")
+    if not isinstance(kinds, list) or set(kinds) - {*USES, "mamba", "m"} or len(kinds) != layers:
+        raise InputError(f"{where}: key 'layers_block_type' must be mamba or hybrid for each layer")
+    uses = sum(kind in USES for kind in kinds)
+    if not uses:
+        raise InputError(f"{where}: key 'layers_block_type' must have a hybrid layer")
+    width = int(_first(content, ("mamba_expand", "expansion_factor"), EXPAND) * hidden)
+    size = _first(content, ("mamba_headdim",), 64)
+    found |= {
+        "layers": layers + 2 * uses,
+        "attention_layers": uses,
+        "mamba_layers": layers,
+        "mamba_heads": width // size,
+        "mamba_head_dim": size,
+        "mamba_state": _first(content, ("mamba_d_state", "state_size"), 64),
+        "mamba_groups": _first(content, ("mamba_ngroups",), 1),
+        "mamba_chunk": _first(content, ("chunk_size",), 256),
+        "head_dim": 2 * hidden // found["heads"],
+        "ffn_hidden": _first(content, ("intermediate_size", "ffn_hidden_size"), 4 * hidden),
+        "shared_blocks": min(_first(content, ("num_mem_blocks",), 1), uses),
+        "shared_rank": _first(content, ("adapter_rank", "lora_rank"), 128),
+        "positions": "rope" if content.get("use_mem_rope") else "none",
+    }
+    own = ("use_shared_attention_adapter", "use_shared_attention_lora")
+    found["shared_queries"] = bool(_first(content, own, False))
+
+
+READERS = {"falcon_h1": falcon_h1, "jamba": jamba, "zamba2": zamba2}
 """By `model_type`: completes what was found."""

@@ -144,7 +144,8 @@ def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
         found = [Region("layer", attention, enter, "attention.out", token * latent)]
     else:
         enter = "attention.down" if model.is_compressed else "attention.qkv"
-        found = [Region("layer", attention, enter, "attention.out", whole, narrow)]
+        wide = whole * (model.attention_input / model.hidden)
+        found = [Region("layer", attention, enter, "attention.out", wide, narrow)]
     if not attention:
         found = []
     if model.is_hybrid and not model.mamba_beside:  # side by side, as blocks below

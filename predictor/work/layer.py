@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.arrays import Numeric
 from predictor.models import Model, sums_before
 from predictor.records import dataclass
-from predictor.work import compressed, delta_rule, mamba, ngrams, short_conv
+from predictor.work import compressed, delta_rule, mamba, ngrams, shared, short_conv
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading
 from predictor.work.mixture import mixture_block
@@ -184,6 +184,10 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
         saved = dense.size * dense.kept_rows * dense.hidden * own
         inner = dense.model.ffn_hidden / dense.portion.tp
         dense.feed_forward("mlp", inner, saved=saved, bias=model.bias)
+        if model.shared_blocks:
+            width = dense.model.ffn_in_width / dense.portion.tp
+            shared.adapted(dense, "mlp.own", width, dense.hidden)
+            shared.left(dense)
         dense.closing_norm("mlp.closing_norm")
         dense.residual("mlp.residual")
     if model.is_moe:

@@ -11,7 +11,15 @@ from predictor.memory.training import layer_parameters
 from predictor.plans.serving import ServingPlan
 from tests.predictor.memory.test_laws_served import NODE, RUN
 
-NAMES = ("mamba2-2.7b", "mamba-2.8b", "mamba-codestral-7b", "falcon-h1-0.5b", "jamba-reasoning-3b")
+NAMES = (
+    "mamba2-2.7b",
+    "mamba-2.8b",
+    "mamba-codestral-7b",
+    "falcon-h1-0.5b",
+    "jamba-reasoning-3b",
+    "zamba2-1.2b",
+    "zamba2-7b",
+)
 
 
 def served(tp: float = 1.0, **fields: float) -> ServingPlan:

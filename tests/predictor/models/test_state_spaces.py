@@ -1,5 +1,6 @@
 """State spaces alone (Mamba, Mamba-2), beside attention (Falcon-H1), of Mamba-1 in turn with it
-(Jamba): parameters by hand and as published, and files of their types."""
+(Jamba), beside blocks that layers share (Zamba2): parameters by hand and as published, and files of
+their types."""
 
 from __future__ import annotations
 
@@ -35,6 +36,8 @@ PUBLISHED = {
     "jamba-1.5-large": (398, 94),
     "jamba-reasoning-3b": (3.03, 3.03),
 }
+SHARED = {"zamba2-1.2b": 1.22, "zamba2-2.7b": 2.66, "zamba2-7b": 7.36}
+"""The same of models that share blocks, which a token touches several times."""
 
 
 @pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
@@ -42,6 +45,27 @@ def test_parameters_are_those_that_are_published(name: str, published: tuple[flo
     found = catalog.model(name)
     assert found.parameters / 1e9 == pytest.approx(published[0], rel=0.01)
     assert found.active_parameters / 1e9 == pytest.approx(published[1], rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "published"), SHARED.items())
+def test_shared_blocks_are_counted_once(name: str, published: float) -> None:
+    assert catalog.model(name).parameters / 1e9 == pytest.approx(published, rel=0.01)
+
+
+def test_zamba2_by_hand() -> None:
+    """81 state spaces of 112 heads and two groups; two blocks that see twice the width; of each of
+    13 uses a matrix and adapters of 128 on gate and up."""
+    found = catalog.model("zamba2-7b")
+    space = 3584 * (2 * 7168 + 2 * 2 * 64 + 112) + 7168 * 3584
+    block = 3 * 7168 * 7168 + 7168 * 3584 + 3 * 3584 * 14336
+    use = 3584 * 3584 + 128 * (3584 + 2 * 14336)
+    assert found.matrix_parameters() == 81 * space + 2 * block + 13 * use
+    assert found.matrix_parameters(active=True) == 81 * space + 13 * (block + use)
+    rest = 32000 * 3584 + (81 + 1 + 2 * 3) * 3584
+    assert found.parameters == found.matrix_parameters() + rest
+    assert (found.stored_share, found.attention_input) == (2 / 13, 7168)
+    small = catalog.model("zamba2-1.2b")
+    assert small.use_adapters == 128 * (2048 + 2 * 8192 + 3 * (4096 + 4096))
 
 
 def test_codestral_mamba_by_hand() -> None:
@@ -124,6 +148,21 @@ REASONING = {
     "intermediate_size": 8192, "mamba_dt_rank": 160, "num_attention_heads": 20, "num_experts": 1,
     "num_hidden_layers": 28, "num_key_value_heads": 1, "tie_word_embeddings": True,
 }  # fmt: skip
+MIXED = ["m"] * 5 + ["g"]
+ZAMBA2 = {
+    "model_type": "zamba2", "expansion_factor": 2, "ffn_hidden_size": 8192, "hidden_size": 2048,
+    "layers_block_type": [*(MIXED * 6), "m", "m"], "lora_rank": 128, "mamba_headdim": 64,
+    "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 38,
+    "num_key_value_heads": 32, "num_mem_blocks": 1, "state_size": 128, "use_mem_rope": True,
+    "use_shared_attention_lora": True, "vocab_size": 32000,
+}  # fmt: skip
+ZAMBA2_NOW = {
+    "model_type": "zamba2", "adapter_rank": 128, "chunk_size": 256, "hidden_size": 2560,
+    "intermediate_size": 10240, "mamba_d_state": 64, "mamba_expand": 2, "mamba_headdim": 64,
+    "mamba_ngroups": 1, "num_attention_heads": 32, "num_hidden_layers": 54, "num_mem_blocks": 2,
+    "layers_block_type": [*(["mamba"] * 5 + ["hybrid"]) * 9], "use_mem_rope": False,
+    "use_shared_attention_adapter": False, "vocab_size": 32000,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -140,6 +179,8 @@ REASONING = {
         ({**FALCON_H1, "mamba_d_head": "auto"}, "falcon-h1-7b"),
         (JAMBA, "jamba-1.5-mini"),
         (REASONING, "jamba-reasoning-3b"),
+        (ZAMBA2, "zamba2-1.2b"),
+        (ZAMBA2_NOW, "zamba2-2.7b"),
     ],
 )
 def test_files_are_read_as_the_catalog_has_them(content: dict[str, object], name: str) -> None:
@@ -158,6 +199,8 @@ def test_files_are_read_as_the_catalog_has_them(content: dict[str, object], name
         ({**FALCON_H1, "mamba_use_mlp": False}, "'mamba_use_mlp' other than true"),
         ({**JAMBA, "attn_layer_period": 0}, "'attn_layer_period' must be a whole number"),
         ({**JAMBA, "expert_layer_period": 3}, "mixtures of 32 layers are not predicted"),
+        ({**ZAMBA2, "layers_block_type": ["m"] * 37}, "must be mamba or hybrid for each layer"),
+        ({**ZAMBA2, "layers_block_type": ["m"] * 38}, "must have a hybrid layer"),
         ({**MAMBA, "hidden_size": None}, "'hidden_size' must be a whole number"),
     ],
 )
@@ -177,6 +220,19 @@ SIZES = {"layers": 8, "hidden": 64, "heads": 4, "ffn_hidden": 96, "vocab": 100, 
         ({"mamba_groups": 1, "mamba_rank": 4}, "needs either mamba_groups"),
         ({"mamba_rank": 4}, "heads of one channel"),
         ({"mamba_groups": 1, "mamba_beside": True}, "to be all of the 8 layers"),
+        ({"mamba_groups": 1, "attention_layers": 1, "shared_blocks": 1}, "as many feed-forward"),
+        ({"mamba_groups": 1, "attention_layers": 2, "shared_blocks": 3}, "as many feed-forward"),
+        (
+            {
+                "mamba_groups": 1,
+                "attention_layers": 2,
+                "shared_blocks": 1,
+                "num_experts": 4,
+                "top_k": 1,
+                "expert_ffn_hidden": 8,
+            },
+            "with experts, latents",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused(more: dict[str, object], why: str) -> None:

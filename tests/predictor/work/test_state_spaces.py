@@ -62,7 +62,12 @@ def test_its_step_has_no_attention_and_no_feed_forward_block(plan: Make) -> None
     assert not [name for name in collectives if name.startswith(("attention", "mlp"))]
 
 
-@pytest.mark.parametrize("name", ["falcon-h1-34b", "jamba-1.5-mini", "falcon-mamba-7b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "falcon-h1-34b", "jamba-1.5-mini", "falcon-mamba-7b", "zamba2-1.2b", "zamba2-7b",
+    ],
+)  # fmt: skip
 def test_a_token_multiplies_the_weights_it_touches(name: str) -> None:
     model = catalog.model(name)
     operators = layer_operators(model, plan(tp=1.0), 1.0)
@@ -177,6 +182,35 @@ def test_the_selective_scan_waits_for_arithmetic_where_that_takes_longer(
     assert got.compute[0] == pytest.approx(max(arithmetic, exponentials))
     assert got.time[0] == pytest.approx(max(got.compute[0], got.memory[0]), rel=0.1)
     assert ideal(columns([found["mamba.conv"]], ()), machine).compute[0] == 0.0
+
+
+ZAMBA = catalog.model("zamba2-1.2b")
+
+
+def test_uses_of_shared_blocks_see_the_embedding_and_have_adapters_of_their_own(plan: Make) -> None:
+    made = plan(tp=2.0)
+    found = of_step(ZAMBA, made)
+    assert (found["attention.norm"].n, found["mlp.norm"].n) == (4096, 2048)
+    assert (found["attention.qkv"].n, found["attention.qkv"].k) == (3 * 4096 / 2, 4096)
+    assert (found["attention.out"].n, found["attention.out"].k) == (2048, 4096 / 2)
+    assert (found["attention.own_down"].n, found["attention.own_down"].k) == (3 * 128 / 2, 4096)
+    up = found["attention.own_up"]
+    assert (up.n, up.k, up.batch) == (4096 / 2, 128, 3)
+    assert (found["mlp.own_down"].n, found["mlp.own_up"].n) == (128 / 2, 2 * 8192 / 2)
+    assert (found["mlp.use"].n, found["mlp.use"].k) == (2048, 2048)
+    assert found["attention.qkv"].count == pytest.approx(6 / 50)
+    assert "attention.residual" not in found
+    larger = of_step(catalog.model("zamba2-7b"), made)
+    assert "attention.own_up" not in larger
+    gathered = {
+        one.name: one for one in step_collectives(ZAMBA, plan(tp=2.0, sequence_parallel=1.0))
+    }
+    assert gathered["attention.qkv.gather"].bytes == 2 * gathered["mlp.up.gather"].bytes
+
+
+def test_each_use_of_a_shared_block_has_a_cache_of_its_own() -> None:
+    assert cache_bytes(ZAMBA, serving(), 1000.0) == 6 * 1000 * HALF * 2 * 4096
+    assert state_bytes(ZAMBA, serving()) == 38 * (4 * 4096 * 128 + HALF * 3 * (4096 + 2 * 128))
 
 
 def test_elements_are_as_wide_as_assumed_here() -> None:

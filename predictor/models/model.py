@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from predictor.models.chosen import ChosenKeys
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from predictor.models.chosen import NO_INDEX, SHARED_INDEX, ChosenKeys
 from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
-from predictor.models.kinds import plain_kinds, sparse_kinds, wide_blocks
+from predictor.models.ends import Ends
+from predictor.models.latents import Latents
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
 from predictor.models.shared import SharedBlocks
@@ -21,6 +26,8 @@ from predictor.records import dataclass
 class Model(
     StateSpace,
     SharedBlocks,
+    Latents,
+    Ends,
     DeltaRule,
     ShortConvolution,
     Mixture,
@@ -210,11 +217,6 @@ class Model(
     tower: Tower | None = None
 
     @property
-    def is_latent(self) -> bool:
-        """Whether attention is multi-head latent attention."""
-        return self.kv_lora_rank > 0
-
-    @property
     def is_hybrid(self) -> bool:
         """Whether some blocks are state spaces."""
         return self.mamba_layers > 0
@@ -271,21 +273,11 @@ class Model(
         keys and values, or full ones project no values, or layers compress keys or choose them in
         different ways."""
         if self.is_compressed or self.whole_layers or self.sharing_layers:
-            return sparse_kinds(self)
+            return _sparse_kinds(self)
         if self.borrows or not (self.window_heads or self.window_kv_heads or self.window_head_dim
                 or self.borrowing_layers or self.values_are_keys):  # fmt: skip
             return ((self.attention_blocks, self),)
-        return plain_kinds(self)
-
-    @property
-    def qk_dim(self) -> int:
-        """Size of a query or key head as attention multiplies it."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.is_latent else self.head_dim
-
-    @property
-    def v_dim(self) -> int:
-        """Size of a value head."""
-        return self.v_head_dim or self.head_dim
+        return _kinds(self)
 
     @property
     def attention_width(self) -> int:
@@ -308,14 +300,6 @@ class Model(
     def ffn_in_width(self) -> int:
         """Output width of the first feed-forward projection (gate and up together)."""
         return self.ffn_hidden * (2 if self.gated else 1)
-
-    @property
-    def latent_down_matrix(self) -> int:
-        """Weights of the projections to latent queries, keys and values; 0 without them. Every
-        tensor-parallel rank holds them whole."""
-        if not self.is_latent:
-            return 0
-        return self.hidden * (self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim)
 
     @property
     def attention_matrix(self) -> int:
@@ -350,17 +334,7 @@ class Model(
         dense, wide = self.ffn_blocks - self.moe_layers, self.borrowing_layers
         if not self.borrowing_ffn_hidden or not wide:
             return ((dense, self),)
-        return ((dense - wide, self), (wide, wide_blocks(self)))
-
-    @property
-    def layer_input_matrix(self) -> int:
-        """Weights of one layer's gate and projection of its own embedding."""
-        return 2 * self.hidden * self.layer_inputs
-
-    @property
-    def input_projection(self) -> int:
-        """Weights that take the token embedding to all layers' own inputs."""
-        return self.hidden * self.layers * self.layer_inputs
+        return ((dense - wide, self), (wide, _wide(self)))
 
     def matrix_parameters(self, active: bool = False) -> int:
         """Weights of all layers' matrices; with `active`, only those that a token touches, shared
@@ -440,22 +414,6 @@ class Model(
         )
 
     @property
-    def embedding_parameters(self) -> int:
-        """Token embedding, those of the layers, and learned positions where the model has them."""
-        positions = self.max_context * self.hidden if self.positions == "learned" else 0
-        return self.vocab * self.embedding_width + positions
-
-    @property
-    def embedding_width(self) -> int:
-        """Columns of a token's embeddings, those that layers add on their own with them."""
-        return self.hidden + self.layers * self.layer_inputs
-
-    @property
-    def head_parameters(self) -> int:
-        """Parameters of the output projection that are its own (0 where tied)."""
-        return 0 if self.tied_embeddings else self.vocab * self.hidden
-
-    @property
     def parameters(self) -> int:
         """All parameters."""
         return (
@@ -473,3 +431,52 @@ class Model(
         idle += self.ngram_parameters - self.ngram_touched
         rest = self.parameters - self.matrix_parameters() - idle
         return rest + self.matrix_parameters(active=True)
+
+
+PLAIN: dict[str, Any] = {
+    "window_heads": 0, "window_kv_heads": 0, "window_head_dim": 0, "borrowing_layers": 0,
+    "borrowing_ffn_hidden": 0, "sliding_pattern": "",
+}  # fmt: skip
+"""What a model of one kind of attention has not."""
+
+
+@lru_cache(maxsize=256)
+def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
+    """As `Model.attention_kinds`: full layers, windowed ones, and those of both that borrow."""
+    whole = replace(model, **PLAIN, sliding_window=0)
+    windowed = replace(
+        model,
+        **PLAIN,
+        heads=model.window_heads or model.heads,
+        kv_heads=model.window_kv_heads or model.kv_heads,
+        head_dim=model.window_head_dim or model.head_dim,
+        values_are_keys=False,
+    )
+    own = model.layers - model.borrowing_layers
+    found = []
+    for kind, full in ((whole, True), (windowed, False)):
+        counts = [model.full_layers(n) if full else n - model.full_layers(n)
+                  for n in (own, model.layers)]  # fmt: skip
+        found.append((counts[0], kind))
+        found.append((counts[1] - counts[0], replace(kind, borrowing_layers=model.layers)))
+    return tuple((count, kind) for count, kind in found if count)
+
+
+@lru_cache(maxsize=256)
+def _wide(model: Model) -> Model:
+    """The feed-forward blocks of a model's borrowing layers."""
+    return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
+
+
+@lru_cache(maxsize=256)
+def _sparse_kinds(model: Model) -> tuple[tuple[int, Model], ...]:
+    """As `Model.attention_kinds`: layers with a window or all keys, that choose, that pool."""
+    if model.sharing_layers and not model.is_compressed:
+        choosing = model.attention_blocks - model.sharing_layers
+        alike = replace(model, **SHARED_INDEX)
+        return ((choosing, replace(model, sharing_layers=0)), (model.sharing_layers, alike))
+    if not model.is_compressed:
+        whole = replace(model, whole_layers=0, index_block=0, **NO_INDEX)
+        choosing = model.attention_blocks - model.whole_layers
+        return ((model.whole_layers, whole), (choosing, replace(model, whole_layers=0)))
+    return tuple((count, replace(model, **changes)) for count, changes in model.compressed_kinds)

@@ -222,6 +222,11 @@ class Model(
         return self.mamba_layers > 0
 
     @property
+    def attends(self) -> bool:
+        """Whether some blocks attend: not where all are state spaces."""
+        return bool(self.attention_layers) or not self.is_hybrid
+
+    @property
     def untimed(self) -> bool:
         """Whether it sees chosen or compressed keys, or chosen sums, in kernels nobody timed."""
         return self.is_sparse or self.is_compressed or bool(self.residual_block)

@@ -54,7 +54,6 @@ def own_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
             "head_dim": inner.get("headdim", 64),
             "n_groups": inner.get("ngroups", 1),
             "chunk_size": inner.get("chunk_size", 256),
-            "num_heads": 0,  # as many as the channels make
         }
     return {**found, **{key: value for key, value in more.items() if value is not None}}
 
@@ -102,7 +101,7 @@ def mamba2(content: Mapping[str, Any], found: Found, where: str) -> Found:
     hidden = _whole(found.get("hidden"), "hidden_size", where)
     width = int(content.get("expand", EXPAND) * hidden)
     size = _whole(content.get("head_dim", 64), "head_dim", where)
-    heads = content.get("num_heads", 128) or width // size
+    heads = content.get("num_heads") or width // size  # fla's class has no such key
     if heads * size != width:
         raise InputError(
             f"{where}: {heads} heads of {size} are not the {width} channels of 'expand'"

@@ -169,7 +169,7 @@ def shared_rules(plan: Any, model: Model) -> list[Rule]:
 def _state_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """Of states that pass along a sequence: Mamba-1's, which no framework divides among ranks, and
     those of models that nothing else divides it for."""
-    if not model.mamba_layers or (model.attention_blocks and not model.mamba_rank):
+    if model.attends and not model.mamba_rank:
         return []
     return [
         Rule(

@@ -126,7 +126,7 @@ def sending_time(model: Model, plan: ServingPlan, cluster: Cluster) -> Array:
 def sent_layers(model: Model) -> float:
     """Layers after each of which something of a prompt is sent: those that attend, or where none
     does, the state spaces."""
-    return float(model.attention_blocks or model.mamba_layers)
+    return float(model.attention_blocks if model.attends else model.mamba_layers)
 
 
 def transfer_time(model: Model, plan: ServingPlan, cluster: Cluster, prompt: Numeric) -> Array:

@@ -146,7 +146,7 @@ def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
         enter = "attention.down" if model.is_compressed else "attention.qkv"
         wide = whole * (model.attention_input / model.hidden)
         found = [Region("layer", attention, enter, "attention.out", wide, narrow)]
-    if not attention:
+    if not model.attends:
         found = []
     if model.is_hybrid and not model.mamba_beside:  # side by side, as blocks below
         share = model.mamba_share

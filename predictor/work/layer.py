@@ -101,7 +101,7 @@ def mean_layer(model: Model) -> Blocks:
 
 def _kinds(at: WorkList, held: Blocks) -> list[WorkList]:
     """A place for each kind of attention block, which has its part of them; none without any."""
-    if not at.model.attention_blocks:
+    if not at.model.attends:
         return []
     kinds = at.model.attention_kinds
     if len(kinds) == 1:

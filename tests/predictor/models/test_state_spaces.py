@@ -169,6 +169,7 @@ ZAMBA2_NOW = {
     ("content", "name"),
     [
         (CODESTRAL, "mamba-codestral-7b"),
+        ({**CODESTRAL, "num_heads": None}, "mamba-codestral-7b"),
         (OWN, "mamba2-2.7b"),
         ({**OWN, "ssm_cfg": {}, "pad_vocab_size_multiple": 8}, "mamba-2.8b"),
         ({**OWN, "model_type": "mamba", "ssm_cfg": {}}, "mamba-2.8b"),

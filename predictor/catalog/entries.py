@@ -330,8 +330,8 @@ def _check_spaces(spec: ModelSpec, where: str) -> None:
     ffn = spec.layers - spec.attention_layers - spec.mamba_layers
     if spec.shared_blocks and not spec.shared_blocks <= spec.attention_layers == ffn:
         raise InputError(
-            f"{where}: shared_blocks {spec.shared_blocks} needs as many feed-forward blocks as "
-            f"attention_layers {spec.attention_layers}, at least as many"
+            f"{where}: shared_blocks {spec.shared_blocks} needs at least as many attention_layers, "
+            f"not {spec.attention_layers}, and as many feed-forward blocks as these, not {ffn}"
         )
     if spec.shared_blocks and (spec.num_experts or spec.kv_lora_rank or spec.mamba_beside):
         raise InputError(

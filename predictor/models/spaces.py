@@ -1,9 +1,10 @@
 """Configurations of state spaces: alone (Mamba, Mamba-2, Falcon-Mamba), side by side with attention
-(Falcon-H1), and of Mamba-1 in turn with it (Jamba).
+(Falcon-H1), of Mamba-1 in turn with it (Jamba), and beside blocks that layers share (Zamba2).
 
-Read off the configuration classes and modelling code of transformers 4.57 (2025-10), and for files
-of the authors' own package mamba_ssm 2.2 (state-spaces/mamba, models/config_mamba.py and
-modules/mamba_simple.py, mamba2.py), as each reader says.
+Read off published files and vLLM's models; what files leave to the configuration classes of
+transformers 4.57 (2025-10) and to the authors' own package mamba_ssm 2.2 (state-spaces/mamba,
+models/config_mamba.py, modules/mamba_simple.py and mamba2.py) is from memory, Zamba2's aside
+(configuration_zamba2.py @ 02f5807).
 """
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ SIZES = {"layers": 8, "hidden": 64, "heads": 4, "ffn_hidden": 96, "vocab": 100, 
         ({"mamba_groups": 1, "mamba_rank": 4}, "needs either mamba_groups"),
         ({"mamba_rank": 4}, "heads of one channel"),
         ({"mamba_groups": 1, "mamba_beside": True}, "to be all of the 8 layers"),
-        ({"mamba_groups": 1, "attention_layers": 1, "shared_blocks": 1}, "as many feed-forward"),
-        ({"mamba_groups": 1, "attention_layers": 2, "shared_blocks": 3}, "as many feed-forward"),
+        ({"mamba_groups": 1, "attention_layers": 1, "shared_blocks": 1}, "as these, not 3"),
+        ({"mamba_groups": 1, "attention_layers": 2, "shared_blocks": 3}, "at least as many"),
         (
             {
                 "mamba_groups": 1,

@@ -38,17 +38,15 @@ def _once(shapes: Shapes) -> Array:
 
 def _worked(shapes: Shapes, accelerator: Accelerator) -> Array:
     """Arithmetic of a kernel that streams [s]: what ordinary units multiply and add in 32 bits, or
-    an exponential for each of `k` values of an element, whichever takes longer; 0 of kernels whose
-    arithmetic is not counted, and where neither rate is known."""
-    found = np.zeros_like(shapes.bytes)
-    if not np.any(shapes.flop):
-        return found
+    its exponentials, whichever takes longer; 0 of kernels that have none, whose arithmetic is not
+    counted."""
+    if not np.any(shapes.exponentials):
+        return np.zeros_like(shapes.bytes)
     rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
-    values = shapes.m * shapes.n * shapes.k * (shapes.flop > 0)
-    units = values / (rate * accelerator.sms * accelerator.clock)
-    if (ordinary := accelerator.peak.get("fp32")) is not None:
-        found = shapes.flop / ordinary
-    return np.asarray(np.fmax(found, units))
+    special = shapes.exponentials / (rate * accelerator.sms * accelerator.clock)
+    ordinary = accelerator.peak.get("fp32", np.inf)
+    counted = np.where(np.asarray(shapes.exponentials) > 0, shapes.flop / ordinary, 0.0)
+    return np.asarray(np.fmax(counted, special))
 
 
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:

@@ -39,8 +39,8 @@ C, combine pairs of (decay, sum) twice over in a scan among threads, and multipl
 (state-spaces/mamba 2.2, csrc/selective_scan/selective_scan_fwd_kernel.cuh)."""
 
 BEHIND = 2.0
-"""The same of its gradient over that: the scan once more, then one from the end (the same,
-selective_scan_bwd_kernel.cuh)."""
+"""Arithmetic and exponentials of its gradient over these: the scan once more, then one from the end
+(the same, selective_scan_bwd_kernel.cuh)."""
 
 PIECE = 2048.0
 """Tokens after which the selective scan keeps each channel's state, and its decays' product, for
@@ -162,8 +162,8 @@ def _selective_scan(at: WorkList, tokens: Numeric) -> None:
             count=at.share,
             saved=at.kept(kept * tokens * channels),
         )
-        flop = times * WORK * tokens * channels * state
-        at.operators.append(replace(made, k=state, flop=flop))
+        values = times * tokens * channels * state
+        at.operators.append(replace(made, k=state, flop=WORK * values, exponentials=values))
 
 
 def _chunked_scan(at: WorkList, tokens: Numeric) -> None:

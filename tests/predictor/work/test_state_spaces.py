@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,6 +148,7 @@ def test_the_selective_scan_multiplies_no_matrices(plan: Make) -> None:
     assert back.bytes == pytest.approx(8 * HALF * elements + states)
     assert ahead.saved == pytest.approx(3 * HALF * elements + states)
     assert ahead.flop == 18 * elements * 16
+    assert (ahead.exponentials, back.exponentials) == (elements * 16, 2 * elements * 16)
     assert back.flop == 2 * ahead.flop
     assert (ahead.op, ahead.variant, ahead.k) == ("elementwise", "selective", 16)
 
@@ -182,6 +184,8 @@ def test_the_selective_scan_waits_for_arithmetic_where_that_takes_longer(
     assert got.compute[0] == pytest.approx(max(arithmetic, exponentials))
     assert got.time[0] == pytest.approx(max(got.compute[0], got.memory[0]), rel=0.1)
     assert ideal(columns([found["mamba.conv"]], ()), machine).compute[0] == 0.0
+    adapters = replace(found["mamba.conv"], flop=1e15, k=64.0)  # counted for power alone
+    assert ideal(columns([adapters], ()), machine).compute[0] == 0.0
 
 
 ZAMBA = catalog.model("zamba2-1.2b")

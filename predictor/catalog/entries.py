@@ -226,7 +226,12 @@ def _model(spec: ModelSpec, where: str) -> Model:
 
 NEEDED = {
     "num_experts": ("top_k", "expert_ffn_hidden"),
-    "mamba_layers": ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"),
+    "mamba_layers": ("mamba_heads", "mamba_head_dim", "mamba_state"),
+    "mamba_rank": ("mamba_layers",),
+    "mamba_beside": ("mamba_layers",),
+    "shared_blocks": ("attention_layers", "mamba_layers"),
+    "shared_rank": ("shared_blocks",),
+    "shared_queries": ("shared_rank",),
     "kv_lora_rank": ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
     "attention_layers": ("mamba_layers",),
     "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
@@ -282,7 +287,8 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
         )
     if spec.index_pool and not known:
         raise InputError(f"{where}: index_pool {spec.index_pool} needs kv_lora_rank or index_means")
-    mixers = spec.attention_layers + spec.mamba_layers
+    _check_spaces(spec, where)
+    mixers = 0 if spec.mamba_beside else spec.attention_layers + spec.mamba_layers
     if mixers + spec.dense_layers > spec.layers:
         raise InputError(
             f"{where}: attention, mamba and dense layers are {mixers + spec.dense_layers}, more "
@@ -304,6 +310,38 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: delta_key_heads {spec.delta_key_heads} does not divide delta_value_heads "
             f"{spec.delta_value_heads}"
+        )
+
+
+def _check_spaces(spec: ModelSpec, where: str) -> None:
+    """Raise InputError where what is said of state spaces contradicts itself."""
+    if not spec.mamba_layers:
+        return
+    if bool(spec.mamba_groups) == bool(spec.mamba_rank):
+        raise InputError(
+            f"{where}: mamba_layers {spec.mamba_layers} needs either mamba_groups (Mamba-2) or "
+            "mamba_rank (Mamba-1)"
+        )
+    if spec.mamba_rank and spec.mamba_head_dim != 1:
+        raise InputError(
+            f"{where}: mamba_rank {spec.mamba_rank} needs heads of one channel: mamba_head_dim 1, "
+            f"not {spec.mamba_head_dim}"
+        )
+    ffn = spec.layers - spec.attention_layers - spec.mamba_layers
+    if spec.shared_blocks and not spec.shared_blocks <= spec.attention_layers == ffn:
+        raise InputError(
+            f"{where}: shared_blocks {spec.shared_blocks} needs at least as many attention_layers, "
+            f"not {spec.attention_layers}, and as many feed-forward blocks as these, not {ffn}"
+        )
+    if spec.shared_blocks and (spec.num_experts or spec.kv_lora_rank or spec.mamba_beside):
+        raise InputError(
+            f"{where}: shared_blocks {spec.shared_blocks} with experts, latents or mamba_beside "
+            "are not predicted"
+        )
+    if spec.mamba_beside and not spec.layers == spec.attention_layers == spec.mamba_layers:
+        raise InputError(
+            f"{where}: mamba_beside needs attention_layers and mamba_layers to be all of the "
+            f"{spec.layers} layers"
         )
 
 

@@ -191,6 +191,12 @@ class ModelSpec(Spec):
     mamba_head_dim: Natural = 0
     mamba_state: Natural = 0
     mamba_groups: Natural = 0
+    mamba_rank: Natural = 0
+    mamba_chunk: Count = 128
+    mamba_beside: bool = False
+    shared_blocks: Natural = 0
+    shared_rank: Natural = 0
+    shared_queries: bool = False
     output_gate: bool = False
     delta_layers: Natural = 0
     delta_key_heads: Natural = 0

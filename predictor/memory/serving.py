@@ -72,7 +72,9 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
     matrices = model.attention_blocks * attention_parameters(model, plan.tp)
     matrices = matrices + model.mamba_layers * model.mamba_matrix / plan.tp
-    matrices = matrices + (model.mamba_layers + model.delta_layers) * model.norm_parameters
+    matrices = matrices + model.mamba_layers * model.hidden * model.mamba_repeated(plan.tp)
+    matrices = matrices + model.mamba_layers * model.mamba_norm
+    matrices = matrices + model.delta_layers * model.norm_parameters
     if model.conv_layers:
         matrices = matrices + model.conv_layers * (
             model.conv_matrix / plan.tp + model.norm_parameters
@@ -118,9 +120,12 @@ def _widest(model: Model, tp: Numeric) -> Numeric:
     out, or the activation and the second product (vLLM's and TensorRT-LLM's blocks, whose norms
     work in place); over all experts that a token goes to, with its copies there and back."""
     h, found = float(model.hidden), np.asarray(0.0)
-    if model.dense_share or not model.is_moe:
+    if model.has_dense:
         gate, inner = model.ffn_in_width / tp, model.ffn_hidden / tp
         found = np.maximum(2.0 * h + gate + inner, 3.0 * h + inner)
+    if model.is_hybrid:
+        inner = model.mamba_in_width + model.mamba_width
+        found = np.maximum(found, 2.0 * h + inner / tp)
     if model.is_moe:
         wide = model.top_k * (2.0 * model.expert_width + 3.0 * model.expert_ffn_hidden)
         found = np.maximum(found, 4.0 * h + 2.0 * wide / tp)

@@ -184,7 +184,7 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
         return (model.attention_matrix - latent) / tp + latent + whole
     # Key and value projections are replicated where tp exceeds the key/value heads.
     extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
-    replicated = model.hidden * model.kv_heads * model.kv_head_columns * extra
+    replicated = model.attention_input * model.kv_heads * model.kv_head_columns * extra
     if model.index_means:  # every rank has all of it
         replicated = replicated + model.index_matrix * (tp - 1.0)
     if model.index_block:  # index queries go with key heads; every rank has the index key
@@ -195,13 +195,17 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
 
 def attention_parameters(model: Model, tp: Numeric) -> Numeric:
     """Parameters of the mean attention block on one tensor-parallel rank, with what the layer adds
-    of its own embedding, which every rank holds whole."""
+    of its own embedding, which every rank holds whole; of shared blocks a part, with what each use
+    has of its own."""
     kinds = model.attention_kinds
     if len(kinds) == 1:
         mean = mixer_parameters(kinds[0][1], tp)
     else:
         every = sum(n * mixer_parameters(one, tp) for n, one in kinds)
         mean = every / model.attention_blocks
+    if model.shared_blocks:
+        own = model.use_matrix + model.use_adapters / tp
+        return mean * model.stored_share + own
     if not model.layer_inputs:
         return mean
     return mean + model.layer_input_matrix + model.norm_parameters
@@ -214,7 +218,7 @@ def dense_parameters(model: Model, tp: Numeric) -> Numeric:
     matrix: float = model.dense_ffn_matrix
     if len(kinds) > 1:
         matrix = sum(n * one.dense_ffn_matrix for n, one in kinds) / sum(n for n, _ in kinds)
-    return (matrix + split) / tp + whole
+    return ((matrix + split) / tp + whole) * model.stored_share
 
 
 def mixture_parameters(model: Model, tp: Numeric) -> Numeric:
@@ -241,7 +245,8 @@ def layer_parameters(model: Model, tp: Numeric) -> Numeric:
 def _mixers(model: Model, tp: Numeric) -> Numeric:
     """Parameters of the mean layer's attention and state-space blocks, of its delta rules, and of
     what mixes its streams."""
-    mamba = model.mamba_matrix / tp + model.norm_parameters
+    own = model.mamba_matrix / tp + model.hidden * model.mamba_repeated(tp)
+    mamba = own + model.mamba_norm
     mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
     mixers = mixers + model.stream_layer_matrix + 2 * model.stream_norm
     if model.conv_layers:

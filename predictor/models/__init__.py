@@ -8,7 +8,12 @@ from predictor.models.halves import parts, passing_share
 from predictor.models.huggingface import from_config, is_config
 from predictor.models.model import Model
 from predictor.models.narrowing import narrowing
-from predictor.models.normed import has_closing_norms, has_head_norms, has_whole_norms
+from predictor.models.normed import (
+    has_closing_norms,
+    has_head_norms,
+    has_selected_norms,
+    has_whole_norms,
+)
 from predictor.models.quantization import Quantization
 from predictor.models.repeated import UNKNOWN, repeated_products
 from predictor.models.served import has_whole_rules, has_wide_router
@@ -30,6 +35,7 @@ __all__ = [
     "hardware_flop_per_token",
     "has_closing_norms",
     "has_head_norms",
+    "has_selected_norms",
     "has_whole_norms",
     "has_whole_rules",
     "has_wide_router",

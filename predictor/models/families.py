@@ -87,6 +87,7 @@ GRANITE_HYBRID = {
     "mamba_state": "mamba_d_state",
     "mamba_groups": "mamba_n_groups",
 }
+SPACES = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_heads"}
 MINIMAX_M3 = {
     **STANDARD,
     "ffn_hidden": "dense_intermediate_size",
@@ -350,6 +351,10 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "apertus": (STANDARD, {"gated": False, "activation": "gelu"}),  # xIELU: a pointwise function
     "granitemoehybrid": (GRANITE_HYBRID, {"positions": "none"}),
     "bamba": (GRANITE_HYBRID, _LLAMA),
+    "falcon_h1": ({**GRANITE_HYBRID, "mamba_chunk": "mamba_chunk_size"}, _LLAMA),
+    "jamba": (STANDARD, {"positions": "none"}),
+    "zamba2": (STANDARD, {"activation": "geglu"}),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), (SPACES, _LLAMA)),
     "olmo_hybrid": (DELTA, _LLAMA),
     "nemotron_h": (
         NEMOTRON_H,
@@ -374,7 +379,7 @@ BOTH = (
 NOT_READ = {
     **dict.fromkeys(ENCODERS, "an encoder only"),
     **dict.fromkeys(BOTH, "an encoder and a decoder"),
-    **dict.fromkeys(("falcon_mamba", "xlstm"), "no attention at all"),
+    **dict.fromkeys(("xlstm",), "no attention at all"),
     **dict.fromkeys(
         ("delta_net", "gated_deltanet", "gla", "gsa", "hgrn2", "retnet", "rwkv6", "rwkv7", "kda"),
         "linear attention alone",
@@ -387,7 +392,7 @@ NOT_READ = {
     "phi4flash": "state-space layers of Mamba 1, and layers that share keys",
     "openelm": "heads and widths of their own in each layer",
     **dict.fromkeys(("sba", "phi3small"), "attention over sparse blocks"),
-    **dict.fromkeys(("zamba", "zamba2"), "blocks that layers share"),
+    "zamba": "blocks that layers share, beside state spaces of heads that are Mamba 1's",
     **dict.fromkeys(("diffllama",), "differential attention"),
     "recurrent_gemma": "recurrent blocks",
     "mllama_text_model": "layers that attend to images",
@@ -412,18 +417,15 @@ NOT_READ = {
     "phi4_multimodal": "adapters for images and sound in every layer",
     "zaya": "attention in convolved latents, and a router of several layers",
     "nemotron-nas": "blocks of a width of their own in each layer",
-    "mamba": "no attention at all",
-    "mamba2": "no attention at all",
-    "jamba": "state-space layers of Mamba 1",
     "rwkv": "no attention at all",
-    "falcon_h1": "attention and state space side by side in a layer",
+    "mamba_ssm": "state spaces whose sizes its name alone does not say",
 }
 """Types that are refused by the name of what is missing."""
 
 TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
     "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
-    "youtu_llm",
+    "youtu_llm", "mamba", "falcon_mamba", "zamba2",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 

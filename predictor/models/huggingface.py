@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.errors import InputError, unknown
-from predictor.models import choosing, listed, mixed, newer
+from predictor.models import choosing, listed, mixed, newer, spaces
 from predictor.models.families import (
     ARCHITECTURES,
     DEFAULTS,
@@ -27,7 +27,7 @@ from predictor.models.tower import tower_of
 
 def is_config(content: Mapping[str, Any]) -> bool:
     """Whether a mapping is a HuggingFace model configuration."""
-    return "model_type" in content or "architectures" in content
+    return "model_type" in content or "architectures" in content or spaces.OWN in content
 
 
 def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 ALL = {**mixed.READERS, **choosing.READERS}
 """By `model_type`: completes what was found, of windows and mixtures too."""
 
-READERS = newer.READERS
+READERS = {**newer.READERS, **spaces.READERS}
 """By `model_type`: completes what was found."""
 
 BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E", "linear_attention": "M",
@@ -185,6 +185,8 @@ def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, 
             stated = [content[key] for key in others if content.get(key) is not None]
             found |= {name: stated[0]} if stated else {}
     found |= implied
+    if kind in spaces.ALONE:
+        found |= spaces.ALONE[kind](content, found, where)
     if kind == "nemotron_h":
         found |= _hybrid(content, where)
     missing = [keys[name] for name in ("layers", "hidden", "heads") if name not in found]
@@ -261,6 +263,8 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     Raises InputError for an unknown `model_type` or a missing dimension.
     """
+    if spaces.is_own(content):
+        return from_config(spaces.own_config(content, where), where)
     kind = _kind(content)
     if kind in NOT_READ:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")

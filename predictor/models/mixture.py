@@ -11,6 +11,7 @@ class Mixture:
     layers: int
     attention_layers: int
     mamba_layers: int
+    mamba_beside: bool
     hidden: int
     gated: bool
     num_experts: int
@@ -30,6 +31,8 @@ class Mixture:
     @property
     def ffn_blocks(self) -> int:
         """Number of feed-forward blocks, dense and mixtures together."""
+        if self.mamba_beside:
+            return self.layers
         return self.layers - self.attention_layers - self.mamba_layers
 
     @property
@@ -38,6 +41,12 @@ class Mixture:
         if not self.is_moe:
             return 0
         return (self.ffn_blocks - self.dense_layers) // max(self.moe_every_n, 1)
+
+    @property
+    def has_dense(self) -> bool:
+        """Whether there are dense feed-forward blocks: not where each is a mixture, nor where all
+        blocks are state spaces or attention."""
+        return self.ffn_blocks > self.moe_layers or not (self.is_moe or self.mamba_layers)
 
     @property
     def expert_width(self) -> int:

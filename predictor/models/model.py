@@ -10,8 +10,11 @@ from predictor.models.chosen import NO_INDEX, SHARED_INDEX, ChosenKeys
 from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
+from predictor.models.ends import Ends
+from predictor.models.latents import Latents
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
+from predictor.models.shared import SharedBlocks
 from predictor.models.state_space import StateSpace
 from predictor.models.tables import Tables
 from predictor.models.tower import Tower
@@ -21,14 +24,24 @@ from predictor.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Model(
-    StateSpace, DeltaRule, ShortConvolution, Mixture, ChosenKeys, Compressed, Tables, Windows
+    StateSpace,
+    SharedBlocks,
+    Latents,
+    Ends,
+    DeltaRule,
+    ShortConvolution,
+    Mixture,
+    ChosenKeys,
+    Compressed,
+    Tables,
+    Windows,
 ):
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
     A layer is an attention block and a feed-forward block, dense or a mixture of experts. In a
-    hybrid (`mamba_layers` > 0) each layer is one block: attention, state space (Mamba-2) or
-    feed-forward.
+    hybrid (`mamba_layers` > 0) each layer is one block: attention, state space or feed-forward;
+    with `mamba_beside` it is attention and a state space side by side, and feed-forward.
 
     output_gate       attention's output is multiplied by a gate, projected beside the queries and
                       as wide (Qwen3-Next)
@@ -77,8 +90,19 @@ class Model(
     expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
                       to it and back)
     attention_layers  of a hybrid; 0: every layer
+    heads             of attention; of a model without any, of its state spaces
     mamba_state       size of the state per channel; heads x head_dim channels, states shared
                       within each of `mamba_groups`
+    mamba_rank        > 0: a selective scan (Mamba-1: Gu and Dao 2023, arXiv 2312.00752), whose
+                      heads are single channels with decays of their own, and whose step sizes are
+                      projected through so many channels
+    mamba_chunk       tokens of a chunk of Mamba-2's scan
+    mamba_beside      attention and a state space side by side in each layer, behind one norm, and a
+                      feed-forward block (Falcon-H1: arXiv 2507.22448)
+    shared_blocks     > 0: attention and feed-forward blocks are so many, which take turns, and see
+                      the token's embedding, too; each use has a matrix of its own behind them and
+                      adapters of `shared_rank` (Zamba2), with `shared_queries` on queries, keys and
+                      values as well
     window_heads      query heads of layers with a sliding window, their key heads and head size,
                       where they differ from the full layers' (0: alike; MiMo-V2, Step 3.5, Gemma 4)
     head_gate         attention's output is multiplied by one gate per head (Step 3.5)
@@ -133,6 +157,12 @@ class Model(
     mamba_head_dim: int = 0
     mamba_state: int = 0
     mamba_groups: int = 0
+    mamba_rank: int = 0
+    mamba_chunk: int = 128
+    mamba_beside: bool = False
+    shared_blocks: int = 0
+    shared_rank: int = 0
+    shared_queries: bool = False
     output_gate: bool = False
     delta_layers: int = 0
     delta_key_heads: int = 0
@@ -187,14 +217,14 @@ class Model(
     tower: Tower | None = None
 
     @property
-    def is_latent(self) -> bool:
-        """Whether attention is multi-head latent attention."""
-        return self.kv_lora_rank > 0
+    def is_hybrid(self) -> bool:
+        """Whether some blocks are state spaces."""
+        return self.mamba_layers > 0
 
     @property
-    def is_hybrid(self) -> bool:
-        """Whether layers are single blocks of several kinds."""
-        return self.mamba_layers > 0
+    def attends(self) -> bool:
+        """Whether some blocks attend: not where all are state spaces."""
+        return bool(self.attention_layers) or not self.is_hybrid
 
     @property
     def untimed(self) -> bool:
@@ -255,16 +285,6 @@ class Model(
         return _kinds(self)
 
     @property
-    def qk_dim(self) -> int:
-        """Size of a query or key head as attention multiplies it."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.is_latent else self.head_dim
-
-    @property
-    def v_dim(self) -> int:
-        """Size of a value head."""
-        return self.v_head_dim or self.head_dim
-
-    @property
     def attention_width(self) -> int:
         """Width of the concatenated query heads (equal to `hidden` in most models)."""
         return self.heads * self.head_dim
@@ -287,14 +307,6 @@ class Model(
         return self.ffn_hidden * (2 if self.gated else 1)
 
     @property
-    def latent_down_matrix(self) -> int:
-        """Weights of the projections to latent queries, keys and values; 0 without them. Every
-        tensor-parallel rank holds them whole."""
-        if not self.is_latent:
-            return 0
-        return self.hidden * (self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim)
-
-    @property
     def attention_matrix(self) -> int:
         """Weights of the projections of one attention block, where all are alike."""
         if self.is_compressed:
@@ -308,7 +320,8 @@ class Model(
         gates = self.attention_width if self.output_gate else self.heads * self.head_gate
         outcome, keys = self.heads * self.v_dim, self.kv_heads * self.kv_head_columns
         index = self.index_matrix if self.index_block or self.index_means else 0
-        return self.hidden * (self.attention_width + gates + outcome + keys) + index
+        inward = self.attention_input * (self.attention_width + gates + keys)
+        return inward + self.hidden * outcome + index
 
     @property
     def attention_matrices(self) -> int:
@@ -328,26 +341,21 @@ class Model(
             return ((dense, self),)
         return ((dense - wide, self), (wide, _wide(self)))
 
-    @property
-    def layer_input_matrix(self) -> int:
-        """Weights of one layer's gate and projection of its own embedding."""
-        return 2 * self.hidden * self.layer_inputs
-
-    @property
-    def input_projection(self) -> int:
-        """Weights that take the token embedding to all layers' own inputs."""
-        return self.hidden * self.layers * self.layer_inputs
-
     def matrix_parameters(self, active: bool = False) -> int:
-        """Weights of all layers' matrices; with `active`, only those that a token touches."""
+        """Weights of all layers' matrices; with `active`, only those that a token touches, shared
+        ones as often as it does."""
         experts = self.top_k if active else self.num_experts
         mixture = self.router_matrix + self.shared_matrix + experts * self.expert_matrix
+        dense = sum(blocks * one.dense_ffn_matrix for blocks, one in self.dense_kinds)
+        turns = self.attention_matrices + dense
+        if self.shared_blocks:
+            turns = turns if active else turns // self.attention_layers * self.shared_blocks
+            turns += self.attention_layers * (self.use_matrix + self.use_adapters)
         return (
-            self.attention_matrices
+            turns
             + self.mamba_layers * self.mamba_matrix
             + self.delta_layers * self.delta_matrix
             + self.conv_layers * self.conv_matrix
-            + sum(blocks * one.dense_ffn_matrix for blocks, one in self.dense_kinds)
             + self.moe_layers * mixture
             + self.layers * self.layer_input_matrix
             + self.input_projection
@@ -361,6 +369,16 @@ class Model(
         return self.hidden * (2 if self.norm == "layernorm" else 1)
 
     @property
+    def mamba_norm(self) -> int:
+        """Those of a state space's; none beside attention, whose norm serves both."""
+        return 0 if self.mamba_beside else self.norm_parameters
+
+    @property
+    def mamba_vectors(self) -> int:
+        """Norms of all state spaces, and the final one."""
+        return self.mamba_layers * self.mamba_norm + self.norm_parameters
+
+    @property
     def mixer_vectors(self) -> tuple[int, int]:
         """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
         if self.is_compressed:
@@ -370,7 +388,8 @@ class Model(
         qkv = self.attention_width + self.kv_heads * self.kv_head_columns
         if self.bias:
             return qkv, self.norm_parameters + self.hidden
-        return (qkv if self.qkv_bias else 0), self.norm_parameters
+        norm = self.norm_parameters * self.attention_input // self.hidden
+        return (qkv if self.qkv_bias else 0), norm
 
     @property
     def ffn_vectors(self) -> tuple[int, int]:
@@ -384,6 +403,8 @@ class Model(
     def vector_parameters(self) -> int:
         """Norm and bias parameters of all layers, the final norm included."""
         mixers = sum(blocks * sum(one.mixer_vectors) for blocks, one in self.attention_kinds)
+        if self.shared_blocks:  # norms of the residual stream and the embedding, and of one alone
+            return self.shared_blocks * 3 * self.norm_parameters + self.mamba_vectors
         if self.layer_inputs:
             mixers += self.layers * self.norm_parameters
         return (
@@ -391,26 +412,11 @@ class Model(
             + (self.ffn_blocks - self.moe_layers) * sum(self.ffn_vectors)
             + self.moe_layers * self.norm_parameters
             + self.moe_layers * self.num_experts * sum(self.expert_vectors)
-            + (self.mamba_layers + self.delta_layers + self.conv_layers + 1) * self.norm_parameters
+            + self.mamba_vectors
+            + (self.delta_layers + self.conv_layers) * self.norm_parameters
             + self.ngram_layers * self.ngram_vectors
             + (2 * self.layers + 1) * self.stream_norm
         )
-
-    @property
-    def embedding_parameters(self) -> int:
-        """Token embedding, those of the layers, and learned positions where the model has them."""
-        positions = self.max_context * self.hidden if self.positions == "learned" else 0
-        return self.vocab * self.embedding_width + positions
-
-    @property
-    def embedding_width(self) -> int:
-        """Columns of a token's embeddings, those that layers add on their own with them."""
-        return self.hidden + self.layers * self.layer_inputs
-
-    @property
-    def head_parameters(self) -> int:
-        """Parameters of the output projection that are its own (0 where tied)."""
-        return 0 if self.tied_embeddings else self.vocab * self.hidden
 
     @property
     def parameters(self) -> int:
@@ -454,7 +460,7 @@ def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
     own = model.layers - model.borrowing_layers
     found = []
     for kind, full in ((whole, True), (windowed, False)):
-        counts = [model._full_layers(n) if full else n - model._full_layers(n)
+        counts = [model.full_layers(n) if full else n - model.full_layers(n)
                   for n in (own, model.layers)]  # fmt: skip
         found.append((counts[0], kind))
         found.append((counts[1] - counts[0], replace(kind, borrowing_layers=model.layers)))

@@ -29,7 +29,10 @@ MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
          "self_attn.kv_b_proj", "self_attn.o_proj"),
         tuple(f"mixer.{side}_proj" for side in "qkvo"),
     ),
-    "state space": (("mixer.in_proj", "mixer.out_proj"),),
+    "state space": (
+        ("mixer.in_proj", "mixer.out_proj"),
+        ("mamba.in_proj", "mamba.out_proj"),
+    ),
     "delta rule": (
         ("linear_attn.in_proj_qkvz", "linear_attn.out_proj"),
         ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj"),

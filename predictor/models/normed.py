@@ -25,6 +25,10 @@ CLOSING_NORMS = (
 2408.00118, section 2: post-norm and pre-norm; transformers, modeling_gemma3.py:
 `post_attention_layernorm`, `post_feedforward_layernorm`)."""
 
+SELECTED_NORMS = ("jamba", "falcon_mamba")
+"""Families with a norm of each of the step sizes, B and C that Mamba-1 projects (Lieber et al.
+2024, arXiv 2403.19887, section 3.2; Zuo et al. 2024, arXiv 2410.05355, section 2)."""
+
 
 def has_head_norms(model: Model) -> bool:
     """Whether queries and keys are normalised head by head."""
@@ -39,3 +43,8 @@ def has_whole_norms(model: Model) -> bool:
 def has_closing_norms(model: Model) -> bool:
     """Whether what a block puts out is normalised before it is added."""
     return model.family.startswith(CLOSING_NORMS)
+
+
+def has_selected_norms(model: Model) -> bool:
+    """Whether what a state space projects for itself is normalised."""
+    return model.family in SELECTED_NORMS

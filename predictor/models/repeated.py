@@ -18,7 +18,8 @@ def _attention(model: Model) -> Matrices:
     out: Matrices = {"attention.out": ((h,), float(heads * model.v_dim))}
     if not model.is_latent:
         keys = model.kv_heads * model.kv_head_columns / 2.0
-        return {"attention.qkv": ((float(heads * model.head_dim), keys, keys), h), **out}
+        inward = float(model.attention_input)
+        return {"attention.qkv": ((float(heads * model.head_dim), keys, keys), inward), **out}
     rank, latent, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
     down: Matrices = {"attention.q_down": ((float(rank),), h)} if rank else {}
     return {

@@ -31,9 +31,9 @@ class Windows:
         if not self.sliding_window or self.out_groups:  # compressed keys have kinds of their own
             return 0.0
         own = self.layers - self.conv_layers
-        return 1.0 - self._full_layers(own) / max(own, 1)
+        return 1.0 - self.full_layers(own) / max(own, 1)
 
-    def _full_layers(self, layers: int) -> int:
+    def full_layers(self, layers: int) -> int:
         """Of the first `layers` layers those that see everything, as `sliding_pattern` says."""
         pattern = self.sliding_pattern.lower()
         if not self.sliding_window:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.models import Model
-from predictor.plans.rules import Rule, near_divisors, not_multiple, whole_rules
+from predictor.plans.rules import Rule, near_divisors, not_multiple, shared_rules, whole_rules
 from predictor.plans.serving import ServingPlan
 
 PADS_HEADS = ("AWS",)
@@ -82,7 +82,7 @@ def _apart_rules(plan: ServingPlan, model: Model) -> list[Rule]:
 
 def _block_rules(plan: ServingPlan, model: Model) -> list[Rule]:
     """Of what the model's blocks are made of."""
-    found: list[Rule] = []
+    found = shared_rules(plan, model)
     if model.delta_layers:
         found.append(
             Rule(

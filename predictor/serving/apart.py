@@ -123,6 +123,12 @@ def sending_time(model: Model, plan: ServingPlan, cluster: Cluster) -> Array:
     return np.asarray(moved / link_rate(plan, cluster))
 
 
+def sent_layers(model: Model) -> float:
+    """Layers after each of which something of a prompt is sent: those that attend, or where none
+    does, the state spaces."""
+    return float(model.attention_blocks if model.attends else model.mamba_layers)
+
+
 def transfer_time(model: Model, plan: ServingPlan, cluster: Cluster, prompt: Numeric) -> Array:
     """Time from the end of a prompt's reading to the arrival of its whole cache [s]; 0 where
     prompts are not read apart.
@@ -131,6 +137,6 @@ def transfer_time(model: Model, plan: ServingPlan, cluster: Cluster, prompt: Num
 
     max(T / L, T - prompt (L - 1) / L) of a transfer that takes T for L layers.
     """
-    layers, whole = float(model.attention_blocks), sending_time(model, plan, cluster)
+    layers, whole = sent_layers(model), sending_time(model, plan, cluster)
     left = np.maximum(whole / layers, whole - np.asarray(prompt) * (layers - 1.0) / layers)
     return np.asarray(np.where(apart(plan), left, 0.0))

@@ -83,7 +83,8 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
     if cluster.accelerator.vendor in PADS_HEADS and 0 < values.get("gpus", 0) <= node:
         widths = sorted({*widths, values["gpus"]})
     tps = [int(values["tp"])] if "tp" in values else widths
-    pps = [int(values["pp"])] if "pp" in values else [1, 2, 4, 8, 16]
+    usual = [1] if model.shared_blocks else [1, 2, 4, 8, 16]
+    pps = [int(values["pp"])] if "pp" in values else usual
     if "tp" not in values and {"gpus", "pp", "dp"} <= values.keys():
         rest, over = divmod(values["gpus"] - read_apart(values), values["pp"] * values["dp"])
         tps = [int(rest)] if rest and not over else []

@@ -30,6 +30,7 @@ from predictor.serving.apart import (
     most_together,
     readers,
     sending_time,
+    sent_layers,
     worker,
 )
 from predictor.serving.clients import VARIATION
@@ -133,7 +134,7 @@ def read_table(
         lengths=lengths.tolist(),
         times=prompt_time(work, own).reshape(len(sizes), len(lengths)).tolist(),
         sending=float(sending_time(model, plan, cluster)),
-        layers=float(model.attention_blocks),
+        layers=sent_layers(model),
         plan=plan,
         request=float(work.launching * own.request),
         variation=variation,

@@ -15,7 +15,7 @@ import numpy as np
 from predictor.arrays import Array
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES
-from predictor.timing.attention import attention, decode
+from predictor.timing.attention import EXPONENTIALS, USUAL_EXPONENTIALS, attention, decode
 from predictor.timing.products import experts, product
 from predictor.timing.shapes import Ideal, Shapes, log_of, memory_time
 
@@ -36,21 +36,35 @@ def _once(shapes: Shapes) -> Array:
     return np.where(joined[shapes.variant.astype(int)], least, shapes.bytes)
 
 
+def _worked(shapes: Shapes, accelerator: Accelerator) -> Array:
+    """Arithmetic of a kernel that streams [s]: what ordinary units multiply and add in 32 bits, or
+    its exponentials, whichever takes longer; 0 of kernels that have none, whose arithmetic is not
+    counted."""
+    if not np.any(shapes.exponentials):
+        return np.zeros_like(shapes.bytes)
+    rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
+    special = shapes.exponentials / (rate * accelerator.sms * accelerator.clock)
+    ordinary = accelerator.peak.get("fp32", np.inf)
+    counted = np.where(np.asarray(shapes.exponentials) > 0, shapes.flop / ordinary, 0.0)
+    return np.asarray(np.fmax(counted, special))
+
+
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
-    """Memory-bound kernel: bytes over bandwidth.
+    """Memory-bound kernel: bytes over bandwidth, unless arithmetic that is counted takes longer.
 
     The features saturate: a kernel much larger than the cache runs at the bandwidth that its kind
     sustains. Caches grow with the number of processors, so the same scale says how well a small
     kernel fills them. Where a row is reduced, its length counts too.
     """
     moved = _once(shapes) if accelerator.is_host else shapes.bytes
-    floor = memory_time(moved, accelerator)
+    memory, compute = memory_time(moved, accelerator), _worked(shapes, accelerator)
+    floor = np.maximum(memory, compute)
     features = np.zeros((len(floor), 3))
     features[:, 0] = 1.0 / (1.0 + moved / accelerator.l2)
     features[:, 1] = 1.0 / (1.0 + 8.0 * moved / accelerator.l2)
     if shapes.op in ROWWISE:
         features[:, 2] = log_of(np.minimum(np.maximum(shapes.n, 128), 65536))
-    return Ideal(floor, np.zeros_like(floor), moved / accelerator.bandwidth, features)
+    return Ideal(floor, compute, moved / accelerator.bandwidth, features)
 
 
 def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:

@@ -59,6 +59,7 @@ class Shapes:
     windowed: Numeric = 0.0  # 1 where a kernel for windows runs, whether the window binds or not
     sharing: Numeric = 1.0  # query heads of a prompt that share a key and value head
     joined: Numeric = 0.0  # 1: a product's input comes narrow; < 0: its cast moves more
+    exponentials: Numeric = 0.0  # of a kernel that streams and whose arithmetic counts
     cold: Numeric = 0.0  # 1 where weights and cached keys come from memory, as in a whole model
 
 
@@ -96,7 +97,8 @@ def kind_of(op: str, variant: str) -> str:
     return op
 
 
-COLUMNS = ("m", "n", "k", "batch", "flop", "bytes", "idle", "windowed", "sharing", "joined")
+COLUMNS = ("m", "n", "k", "batch", "flop", "bytes", "idle", "windowed", "sharing", "joined",
+           "exponentials")  # fmt: skip
 """Numbers of an operator that its time depends on."""
 
 
@@ -116,7 +118,8 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     names = tuple(dict.fromkeys(operator.variant for operator in operators))
     table: list[list[Numeric]] = [[getattr(one, name) for one in operators] for name in COLUMNS]
     table.append([float(names.index(operator.variant)) for operator in operators])
-    m, n, k, batch, flop, moved, idle, windowed, sharing, joined, variant = _filled(table, shape)
+    m, n, k, batch, flop, moved, *more, variant = _filled(table, shape)
+    idle, windowed, sharing, joined, exponentials = more
     op, dtype = operators[0].op, operators[0].dtype
     return Shapes(
         op=op,
@@ -133,6 +136,7 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
         windowed=windowed,
         sharing=sharing,
         joined=joined,
+        exponentials=exponentials,
         cold=1.0,
     )
 

@@ -450,7 +450,9 @@ def _starved(values: Mapping[str, Any], tp: int, pp: int) -> bool:
 
 def _stages(model: Model) -> list[int]:
     """Numbers of stages: those that divide the layers, and powers of two with two layers a stage
-    and more."""
+    and more; one where layers share blocks."""
+    if model.shared_blocks:
+        return [1]
     powers = {2**i for i in range(20) if 2 ** (i + 1) <= model.layers}
     return sorted(powers | set(divisors(model.layers)))
 

@@ -12,7 +12,7 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.models import has_head_norms, has_whole_norms
 from predictor.plans import SEPARATE
-from predictor.work import compressed, sparse
+from predictor.work import compressed, shared, sparse
 from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core
 from predictor.work.worklist import WorkList
 
@@ -26,7 +26,10 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         return
     queries, keys = model.heads / portion.tp, kv_heads(model, portion.tp)
     gated = queries * model.v_dim if model.output_gate or model.head_gate else 0.0
-    at.norm("attention.norm")
+    if model.shared_blocks:
+        shared.entered(at)
+    else:
+        at.norm("attention.norm")
     if model.is_latent:
         _latent_projections(at, queries)
         if np.any(gated):
@@ -35,8 +38,10 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         beside = gated if model.output_gate else queries * model.head_gate
         beside = beside + (0.0 if at.learning else sparse.joined_columns(at))
         width = queries * model.head_dim + keys * model.kv_head_columns + beside
-        saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
-        at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
+        depth, biased = float(model.attention_input), model.bias or model.qkv_bias
+        at.linear("attention.qkv", width, depth, saved=size * at.kept_rows * depth, bias=biased)
+        if model.shared_queries:
+            shared.adapted(at, "attention.own", queries * model.head_dim, depth, 3.0)
     _query_key_norms(at, queries + keys)
     _rope(at, queries, keys)
     if model.chooses:
@@ -63,7 +68,8 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     saved = kept * size * portion.tokens * out
     at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
     at.closing_norm("attention.closing_norm")
-    at.residual("attention.residual")
+    if not model.shared_blocks:  # whose feed-forward block sees the outcome alone
+        at.residual("attention.residual")
 
 
 def _query_key_norms(at: WorkList, heads: Numeric) -> None:

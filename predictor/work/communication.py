@@ -144,8 +144,11 @@ def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
         found = [Region("layer", attention, enter, "attention.out", token * latent)]
     else:
         enter = "attention.down" if model.is_compressed else "attention.qkv"
-        found = [Region("layer", attention, enter, "attention.out", whole, narrow)]
-    if model.is_hybrid:
+        wide = whole * (model.attention_input / model.hidden)
+        found = [Region("layer", attention, enter, "attention.out", wide, narrow)]
+    if not model.attends:
+        found = []
+    if model.is_hybrid and not model.mamba_beside:  # side by side, as blocks below
         share = model.mamba_share
         found.append(Region("layer", share, "mamba.in", "mamba.out", whole, narrow))
     if model.delta_layers:
@@ -153,7 +156,7 @@ def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
     if model.conv_layers:
         found.append(Region("layer", model.conv_share, "conv.in", "conv.out", whole, narrow))
     # Side by side, what both blocks put out is added up by the ranks once.
-    if (model.dense_share or not model.is_moe) and not model.parallel:
+    if model.has_dense and not model.parallel:
         found.append(Region("dense", 1.0, "mlp.up", "mlp.down", whole, narrow))
     if model.is_moe and model.shared_width:
         found.append(Region("moe", 1.0, "shared.up", "shared.down", whole, narrow))
@@ -344,6 +347,27 @@ def _taught(model: Model, plan: TrainingPlan) -> list[Collective]:
     return found
 
 
+def _selected(model: Model, plan: TrainingPlan) -> list[Collective]:
+    """Step sizes, B and C of Mamba-1, which every rank projects from its channels and all add up;
+    and their gradients, to which every rank's channels add."""
+    if not model.mamba_rank:
+        return []
+    runs = [(f"reduce{again}", phase, part) for phase, again, part in _passes(plan, "mamba")]
+    size = plan.recipe.activation * plan.tokens * float(model.mamba_selected_width)
+    return [
+        Collective(
+            name=f"mamba.select.{name}",
+            op="allreduce",
+            phase=phase,
+            module="layer",
+            group="tp",
+            bytes=size,
+            count=model.mamba_share * part,
+        )
+        for name, phase, part in (*runs, ("reduce.bwd", "backward", 1.0))
+    ]
+
+
 def step_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     """Collectives of one micro-batch inside a stage: tensor, context and expert parallelism."""
     whole = plan.recipe.activation * plan.tokens * float(model.hidden)
@@ -351,6 +375,7 @@ def step_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
         *_tensor_parallel(model, plan, whole),
         *_ends(plan, whole),
         *_taught(model, plan),
+        *_selected(model, plan),
         *context_parallel(model, plan),
         *_expert_parallel(model, plan),
     ]

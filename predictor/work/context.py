@@ -15,6 +15,8 @@ from predictor.work.recompute import region_repeats
 
 def context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     """What the ranks that split a sequence exchange for attention, by kind of attention block."""
+    if not model.attends:
+        return []
     blocks = max(model.attention_blocks, 1)
     stated = plan.cp_kind != "ulysses" or exchanges_heads(model, plan)
     kind = plan.cp_kind if stated else "allgather"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.arrays import Numeric
 from predictor.models import Model, sums_before
 from predictor.records import dataclass
-from predictor.work import compressed, delta_rule, mamba, ngrams, short_conv
+from predictor.work import compressed, delta_rule, mamba, ngrams, shared, short_conv
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading
 from predictor.work.mixture import mixture_block
@@ -93,14 +93,16 @@ def mean_layer(model: Model) -> Blocks:
         mamba=model.mamba_share,
         delta=model.delta_share,
         conv=model.conv_share,
-        dense=1.0 if model.dense_share or not model.is_moe else 0.0,
+        dense=1.0 if model.has_dense else 0.0,
         moe=1.0,
         every=_every(model) / max(model.layers, 1),
     )
 
 
 def _kinds(at: WorkList, held: Blocks) -> list[WorkList]:
-    """A place for each kind of attention block, which has its part of them."""
+    """A place for each kind of attention block, which has its part of them; none without any."""
+    if not at.model.attends:
+        return []
     kinds = at.model.attention_kinds
     if len(kinds) == 1:
         return [at.of(kinds[0][1]).on("layer", held.attention)]
@@ -156,7 +158,8 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     """All blocks; what attends and scans only where sequences are read.
 
     Attention and MLP may stand side by side, x + attention(norm(x)) + mlp(norm(x)), behind one norm
-    or two (Wang & Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, section 2).
+    or two (Wang & Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, section 2); so may attention and
+    a state space, behind one (Falcon-H1).
     """
     model = at.model
     if model.residual_block:
@@ -181,6 +184,10 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
         saved = dense.size * dense.kept_rows * dense.hidden * own
         inner = dense.model.ffn_hidden / dense.portion.tp
         dense.feed_forward("mlp", inner, saved=saved, bias=model.bias)
+        if model.shared_blocks:
+            width = dense.model.ffn_in_width / dense.portion.tp
+            shared.adapted(dense, "mlp.own", width, dense.hidden)
+            shared.left(dense)
         dense.closing_norm("mlp.closing_norm")
         dense.residual("mlp.residual")
     if model.is_moe:

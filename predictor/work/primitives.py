@@ -40,6 +40,7 @@ class Operator:
              the product; below zero where it moves that share more than tables time. Of attention
              1 where keys and values are written to no cache, which tables of engines time with it
     kernels  of one execution, which the host launches one after the other
+    exponentials  of one that streams and whose arithmetic counts: beside them `flop` in 32 bits
     """
 
     name: str
@@ -63,6 +64,7 @@ class Operator:
     sharing: Numeric = 1.0
     joined: float = 0.0
     kernels: Numeric = 1.0
+    exponentials: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -417,6 +417,8 @@ def _layer_collectives(model: Model, plan: ServingPlan, tokens: Numeric) -> list
         add("attention.squares", "allreduce", "tp", 2.0 * 4.0 * tokens, held.attention)
     if has_whole_rules(model):
         add("delta.squares", "allreduce", "tp", 4.0 * tokens, held.delta)
+    if model.mamba_rank:
+        add("mamba.sum", "allreduce", "tp", size * tokens * model.mamba_selected_width, held.mamba)
     if held.dense and not model.parallel:  # else added up together with attention's
         add("mlp.reduce", "allreduce", "tp", whole, held.dense)
     if model.is_moe:

@@ -17,7 +17,7 @@ from predictor.timing import RunParameters
         ("BERT 3.9B", None, "an encoder only"),
         ("own", "T5", "an encoder and a decoder"),
         ("Switch-C", "moe", "an encoder and a decoder"),
-        ("Mamba2-2.7B", None, "no attention at all"),
+        ("Mamba2-5B", None, "state spaces whose sizes"),
         ("RWKV-7-2.9B", None, "linear attention alone"),
     ],
 )

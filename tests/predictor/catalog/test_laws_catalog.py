@@ -146,10 +146,10 @@ def test_units_are_those_of_the_si() -> None:
 
 def test_what_a_model_does_not_state_is_not_there() -> None:
     """No experts, no latents, no windows; every layer alike; a convolution that sees four tokens
-    where there is one (Yang et al. 2024)."""
+    where there is one (Yang et al. 2024), and chunks of 128 (Nemotron-H)."""
     needed = {"name": "m", "layers": 2, "hidden": 64, "heads": 4, "vocab": 100}
     spec = parse(ModelSpec, needed, "test")
-    other = {"moe_every_n": 1, "delta_conv": 4}
+    other = {"moe_every_n": 1, "delta_conv": 4, "mamba_chunk": 128}
     for name, (_, default) in ModelSpec.fields().items():
         if name in needed or default is None:
             continue

@@ -145,7 +145,7 @@ def test_counts_of_families_are_those_stated(
     )
 
 
-@pytest.mark.parametrize("kind", ["xlm-roberta", "pegasus", "bitnet", "zamba2"])
+@pytest.mark.parametrize("kind", ["xlm-roberta", "pegasus", "bitnet", "zamba"])
 def test_further_types_are_refused_by_what_they_have(kind: str) -> None:
     with pytest.raises(InputError, match="is not predicted: it has"):
         catalog.model(config(kind, 4, 64, 4, vocab_size=100))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.models import choosing, huggingface, repeated
-from predictor.models.model import NO_INDEX
+from predictor.models.chosen import NO_INDEX
 from predictor.models.narrowing import NEGLIGIBLE
 
 

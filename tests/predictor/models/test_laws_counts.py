@@ -27,8 +27,8 @@ DENSE = 3 * H * FFN
 
 
 def test_what_is_not_stated_is_not_there() -> None:
-    """But a layer's mixture, a short convolution of four tokens, a gate and causality."""
-    usual = {"delta_conv": 4, "moe_every_n": 1, "gated": True, "causal": True}
+    """But a layer's mixture, a short convolution of four tokens, chunks, a gate and causality."""
+    usual = {"delta_conv": 4, "mamba_chunk": 128, "moe_every_n": 1, "gated": True, "causal": True}
     needed = {"name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab"}
     for one in dataclasses.fields(Model):
         found = getattr(PLAIN, one.name)

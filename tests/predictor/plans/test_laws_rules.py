@@ -69,6 +69,12 @@ CASES = [
     (HYBRID, {"tp": 6.0}, "tp 6 does not divide the state-space groups 4 of dense; nearest 4"),
     (replace(HYBRID, mamba_heads=13), {"tp": 2.0},
      "tp 2 does not divide the state-space heads 13 of dense; nearest 1 and 13"),
+    (HYBRID, {"cp": 2.0}, None),
+    (replace(HYBRID, shared_blocks=1), {"pp": 2.0}, "pp 2 would divide layers of dense that share"),
+    (replace(HYBRID, shared_blocks=1), {}, None),
+    (replace(HYBRID, attention_layers=0), {"cp": 2.0}, "cp 2 would pass states of dense from rank"),
+    (replace(HYBRID, mamba_rank=2, mamba_groups=0), {"cp": 2.0}, "cp 2 would pass states of dense"),
+    (replace(HYBRID, mamba_rank=2, mamba_groups=0), {"cp": 1.0, "tp": 6.0}, None),
     (RULE, {"tp": 6.0}, "tp 6 does not divide the delta rule's key heads 4 of dense; nearest 4"),
     # Stages.
     (DENSE, {"pp": 14.0, "global_batch": 14.0}, None),

@@ -54,7 +54,7 @@ def test_traffic_of_what_clamps_and_filters() -> None:
 
 
 def test_blocks_and_chunks_are_those_of_their_kernels() -> None:
-    assert (mamba.CHUNK, mamba.CONVOLUTION, mamba.STATE_BYTES) == (128.0, 4.0, SINGLE)
+    assert (mamba.CONVOLUTION, mamba.STATE_BYTES) == (4.0, SINGLE)
     assert serving.ALIGNED == 128.0, "DeepGEMM's rows of a block"
     assert worklist.MANY_ROWS == 64.0, "ggml widens a matrix beyond"
 

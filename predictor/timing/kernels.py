@@ -417,6 +417,8 @@ def times_together(
             for index in indices:
                 measured = tables[number].measured[index]
                 tables[number].known[index] = _known(found.pedigree, measured), found.family
+    for one, table, host in zip(lists, tables, added, strict=True):
+        table.lengthen(one.operators, host)
     return [table.timing() for table in tables]
 
 
@@ -457,6 +459,14 @@ class _Table:
         time, sigma, bound, measured = (value.reshape(rows) for value in values)
         self.time[indices] = time + added
         self.sigma[indices], self.bound[indices], self.measured[indices] = sigma, bound, measured
+
+    def lengthen(self, operators: Sequence[Operator], added: Numeric) -> None:
+        """What takes longer than the kernel that stands for it (`Operator.stretch`, `chain`), less
+        what the host added [s]."""
+        for index, one in enumerate(operators):
+            if np.any(one.stretch != 1.0) or np.any(one.chain):
+                own = (self.time[index] - added) * one.stretch
+                self.time[index] = np.maximum(own, one.chain) + added
 
     def timing(self) -> Timing:
         """All of it."""

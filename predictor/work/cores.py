@@ -23,6 +23,15 @@ MASKED = 2.0
 where 1.7 and 4.9 are predicted, 0.27 and 0.87 for 0.12 and 0.32 (cuDNN 9.19 on an H200, 8,192
 tokens, and 4 x 2,048 with heads of 256)."""
 
+TILED, TILES, SMALL_TILE = "flash2", (192.0, 100.0), 64.0
+"""A kernel that walks over tiles, and keys outside a window that it meets with those inside:
+forward, backward, and with heads above `LARGE` (FlashAttention-2 of PyTorch 2.11 on an H200,
+windows of 128 to 4,096: `data/measurements/h200-sxm-4/windows.csv`)."""
+
+LARGE, LARGE_HEADS = 128, 1.8
+"""Size of the largest heads whose backward pass was timed before, and what those of 256 take over
+what follows from these (the same: 220 of 275 TFLOP/s, where 410 would follow)."""
+
 CONVERTED = 16.0
 """Traffic per attention score of 16-bit products and of the conversions around them [bytes]:
 written in 16 bits, read and written in 32, read and written in 16 once more, read
@@ -89,8 +98,7 @@ def _masked(at: WorkList, reading: Reading) -> None:
     model, tokens = at.model, reading.sequences * reading.keys
     before = len(at.operators)
     _fused(at, "attention.masked", replace(reading, seen=reading.keys), False)
-    for i, one in enumerate(at.operators[before:], before):  # as long, and keeps no more
-        at.operators[i] = replace(one, count=one.count * MASKED, saved=one.saved / MASKED)
+    at.stretch(before, MASKED, MASKED)
     if np.any(queries > heads):
         columns = queries * (model.qk_dim + model.v_dim) * np.where(queries > heads, 1.0, 0.0)
         moved = at.size * (1.0 + heads / queries)
@@ -138,6 +146,7 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
     if at.learning:  # the scores once more, and four products instead of two
         parts.append((".bwd", "attention_backward", "backward", 2.5 * flop, 2.0 * moved, 0.0))
     for suffix, op, phase, work, traffic, kept in parts:
+        longer = _in_tiles(phase, seen, model.qk_dim, windowed) if variant == TILED else 1.0
         at.operators.append(
             Operator(
                 name=f"{name}{suffix}",
@@ -160,6 +169,7 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
                 windowed=float(windowed),
                 sharing=queries / heads,
                 joined=float(at.learning is not None),
+                stretch=longer if at.learning else 1.0,
             )
         )
     if at.software.scores:
@@ -167,6 +177,15 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
         at.stream(f"{name}.scores", "softmax", "fwd", rows, seen, at.software.scores, alone=True)
         if at.software.converts:
             at.stream(f"{name}.convert", "elementwise", "copy", rows, seen, CONVERTED, alone=True)
+
+
+def _in_tiles(phase: str, seen: Numeric, size: float, windowed: bool) -> Numeric:
+    """Time of FlashAttention-2 over what the keys that are seen would take: it walks over whole
+    tiles, which a window cuts, and those of large heads are small in the backward pass."""
+    back = phase == "backward"
+    beside = TILES[back] if size <= LARGE else SMALL_TILE
+    longer = 1.0 + beside / np.maximum(seen, 1.0) if windowed else 1.0
+    return longer * (LARGE_HEADS if back and size > LARGE else 1.0)
 
 
 def _kernel_of_prompts(at: WorkList) -> str:

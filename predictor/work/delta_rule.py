@@ -36,6 +36,32 @@ CHUNK = 64.0
 BLOCK = 256.0
 """Tokens of a chunk of lightning attention (`lightning_attention`: block_size)."""
 
+FORWARD, BACKWARD, CHANNELS = 0.8, 1.3, 1.7
+"""Time of the rule's kernels, which join several of its products, over that of these products one
+by one: forward, backward, and backward where every channel decays by itself (flash-linear-attention
+0.6 with Triton 3.6 on an H200, `data/measurements/h200-sxm-4/linear.csv`: 0.75 to 0.9 of gated
+delta rules, 0.8 of Kimi's and of lightning attention, 1.25 backward of that, 1.7 of Kimi's; the
+gated rule's own gradient is refused there, and taken to be as much longer as the others')."""
+
+SCALED = 2.8
+"""Time in which decays of channels are summed up and multiplied in and out of keys and queries over
+that of moving each once: six kernels read them in 32 bits, and products between sub-chunks run on
+single elements (the same)."""
+
+LINKS = {"rule": 1.2e-6, "channels": 1.8e-6, "fixed": 0.45e-6}
+"""What a chunk of `CHUNK` tokens takes in the pass over the states, which waits for the one before
+[s]; backward `BACK_LINKS` times that (the same: few heads, 8,192 to 32,768 tokens)."""
+
+BACK_LINKS = 1.9
+
+UPDATED = {"rule": 1.45, "channels": 1.3, "fixed": 1.22}
+"""Time of one new token over that of reading and writing the states at the rate of a copy (the
+same, 32 to 256 sequences)."""
+
+CONVOLVED = 1.5, 3.8
+"""Time of the short convolution and of its gradient over that of what they move (the same:
+`causal_conv1d` in Triton)."""
+
 SLICE = 32.0
 """Columns of a state that one thread block keeps while it walks over the chunks (the same: BV)."""
 
@@ -93,6 +119,7 @@ def _forgetting(at: WorkList) -> None:
         mixed,
         2.0 * at.size,
         backward=("conv", 4.0 * at.size),
+        stretch=CONVOLVED,
         saved=at.size * tokens * mixed,
     )
     steps, decays = 2.0 * at.size + 2.0 * STATE_BYTES, model.delta_decay_width / tp
@@ -141,6 +168,7 @@ def _scale(at: WorkList, tokens: Numeric) -> None:
         decays,
         moved,
         backward=("other", 2.0 * moved),
+        stretch=(SCALED, SCALED),
         saved=4.0 * size * tokens * decays,
     )
 
@@ -163,6 +191,13 @@ def _products(
         ("delta.scores", chunk, chunk, key, True),  # Q K^T
         ("delta.within", chunk, value, chunk, False),
     ]
+
+
+def _kind(model: Model) -> str:
+    """How states decay: by head, by channel, or at rates that no token changes."""
+    if model.delta_fixed:
+        return "fixed"
+    return "channels" if model.delta_gate_rank else "rule"
 
 
 def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
@@ -190,6 +225,7 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
     )
     if model.delta_gate_rank:
         _scale(at, sequences * query)
+    start = len(at.operators)
     for name, m, n, k, repeated in _products(chunk, key, value, model.delta_fixed):
         at.mixed(name, m, n, k, batch, repeated=repeated)
     slices = value / SLICE
@@ -215,12 +251,17 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
             count=at.share,
             saved=at.kept(saved),
         )
-        at.operators.append(replace(walk, batch=walkers))
+        links = (BACK_LINKS if suffix else 1.0) * LINKS[_kind(model)] * query / CHUNK
+        at.operators.append(replace(walk, batch=walkers, chain=links))
+    at.stretch(start, FORWARD, CHANNELS if model.delta_gate_rank else BACKWARD)
 
 
 def update(at: WorkList, sequences: Numeric) -> None:
     """New token of each of `sequences` sequences: the state is read, corrected and written."""
     model = at.model
     rows = sequences * model.delta_value_heads / at.portion.tp * model.delta_key_dim
-    moved = 2.0 * at.software.state
-    at.stream("delta.update", "elementwise", "scan", rows, float(model.delta_value_dim), moved)
+    moved, longer = 2.0 * at.software.state, UPDATED[_kind(model)]
+    at.stream(
+        "delta.update", "elementwise", "scan", rows, float(model.delta_value_dim), moved,
+        stretch=(longer, longer),
+    )  # fmt: skip

@@ -202,7 +202,7 @@ def reading_cores(at: WorkList, held: Blocks, reading: Reading) -> None:
     for place in _kinds(at, held):
         read(place, reading)
     if model.is_hybrid:
-        mamba.scan(at.on("layer", held.mamba), reading.sequences * reading.query)
+        mamba.scan(at.on("layer", held.mamba), reading.sequences * reading.query, reading.query)
     if model.delta_layers:
         delta_rule.read(at.on("layer", held.delta), reading)
 

@@ -32,6 +32,17 @@ STATE_BYTES = 4.0
 CONVOLUTION = 4.0
 """Tokens that the short convolution sees (both: a kernel of 4)."""
 
+FORWARD, BACKWARD = 1.16, 1.42
+"""Time of Mamba-2's kernels over that of their products one by one, forward and backward (mamba_ssm
+2.3 with Triton 3.6 on an H200, `data/measurements/h200-sxm-4/linear.csv`)."""
+
+LINK = 0.4e-6
+"""What a chunk takes in the pass over the states, which waits for the one before [s] (the same)."""
+
+UPDATED = 9.5
+"""Bytes that the memory could have moved while an element of a state gets one new token, whatever
+type it is kept in (the same: 128 to 256 sequences, states in 16 bits)."""
+
 WORK = 18.0
 """Arithmetic of the selective scan for each element of a channel's state and token, beside an
 exponential [FLOP]: nine instructions of two, which multiply the step by A and by B x, widen B and
@@ -41,6 +52,11 @@ C, combine pairs of (decay, sum) twice over in a scan among threads, and multipl
 BEHIND = 2.0
 """Arithmetic and exponentials of its gradient over these: the scan once more, then one from the end
 (the same, selective_scan_bwd_kernel.cuh)."""
+
+SCANNED = 3.3, 7.0
+"""Time of the selective scan and of its gradient over that of this arithmetic at the accelerator's
+peak (mamba_ssm 2.3 on an H200: 1.1 to 1.3 and 4.0 to 4.9 ps an element, 1,024 and 8,192 channels of
+16, 512 to 32,768 tokens)."""
 
 PIECE = 2048.0
 """Tokens after which the selective scan keeps each channel's state, and its decays' product, for
@@ -86,7 +102,7 @@ def mamba_block(at: WorkList, reading: Reading | None) -> None:
     if model.mamba_rank:
         _selection(at, channels)
     if reading is not None:
-        scan(at, tokens)
+        scan(at, tokens, reading.query)
     if not model.mamba_rank:
         at.stream(
             "mamba.gate",
@@ -125,12 +141,12 @@ def _selection(at: WorkList, channels: Numeric) -> None:
     at.linear("mamba.steps", channels, rank, saved=size * tokens * selected)
 
 
-def scan(at: WorkList, tokens: Numeric) -> None:
-    """Scan of `tokens` tokens: Mamba-2's in chunks, or Mamba-1's."""
+def scan(at: WorkList, tokens: Numeric, query: Numeric) -> None:
+    """Scan of `tokens` tokens, `query` of each sequence: Mamba-2's in chunks, or Mamba-1's."""
     if at.model.mamba_rank:
         _selective_scan(at, tokens)
     else:
-        _chunked_scan(at, tokens)
+        _chunked_scan(at, tokens, query)
 
 
 def _selective_scan(at: WorkList, tokens: Numeric) -> None:
@@ -163,10 +179,13 @@ def _selective_scan(at: WorkList, tokens: Numeric) -> None:
             saved=at.kept(kept * tokens * channels),
         )
         values = times * tokens * channels * state
-        at.operators.append(replace(made, k=state, flop=WORK * values, exponentials=values))
+        longer = SCANNED[phase == "backward"]
+        at.operators.append(
+            replace(made, k=state, flop=WORK * values, exponentials=values, stretch=longer)
+        )
 
 
-def _chunked_scan(at: WorkList, tokens: Numeric) -> None:
+def _chunked_scan(at: WorkList, tokens: Numeric, query: Numeric) -> None:
     """Scan in chunks: masked products within them, states between.
 
     Scores and states are not kept: the backward pass computes them once more, passes the states of
@@ -176,6 +195,7 @@ def _chunked_scan(at: WorkList, tokens: Numeric) -> None:
     """
     model, chunk = at.model, float(at.model.mamba_chunk)
     heads, groups, _ = _widths(model, at.portion.tp)
+    start = len(at.operators)
     p, state, chunks = float(model.mamba_head_dim), float(model.mamba_state), tokens / chunk
     for name, batch, m, n, k, repeated in (
         ("mamba.scores", chunks * groups, chunk, chunk, state, True),  # C B^T
@@ -196,6 +216,10 @@ def _chunked_scan(at: WorkList, tokens: Numeric) -> None:
         2.0 * STATE_BYTES,
         backward=("scan", 6.0 * STATE_BYTES),
     )
+    at.stretch(start, FORWARD, BACKWARD)
+    for i, one in enumerate(at.operators[start:], start):
+        if one.name.startswith("mamba.pass"):
+            at.operators[i] = replace(one, chain=LINK * query / chunk)
 
 
 def update(at: WorkList, sequences: Numeric) -> None:
@@ -203,4 +227,8 @@ def update(at: WorkList, sequences: Numeric) -> None:
     model = at.model
     heads, _, _ = _widths(model, at.portion.tp)
     rows, moved = sequences * heads * model.mamba_state, 2.0 * at.software.state
-    at.stream("mamba.update", "elementwise", "scan", rows, float(model.mamba_head_dim), moved)
+    longer = max(UPDATED / moved, 1.0)
+    at.stream(
+        "mamba.update", "elementwise", "scan", rows, float(model.mamba_head_dim), moved,
+        stretch=(longer, longer),
+    )  # fmt: skip

@@ -41,6 +41,8 @@ class Operator:
              1 where keys and values are written to no cache, which tables of engines time with it
     kernels  of one execution, which the host launches one after the other
     exponentials  of one that streams and whose arithmetic counts: beside them `flop` in 32 bits
+    stretch  its time over that of the kernel that is timed in its stead
+    chain    no less than steps of it take that wait for each other [s]
     """
 
     name: str
@@ -65,6 +67,8 @@ class Operator:
     joined: float = 0.0
     kernels: Numeric = 1.0
     exponentials: Numeric = 0.0
+    stretch: Numeric = 1.0
+    chain: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,6 +232,7 @@ def streaming(
     saved: Numeric = 0.0,
     core: bool = False,
     kernels: float = 1.0,
+    stretch: Numeric = 1.0,
 ) -> Operator:
     """A kernel that streams rows x columns elements, reads and writes together
     `bytes_per_element`."""
@@ -246,4 +251,5 @@ def streaming(
         saved=saved,
         core=core,
         kernels=kernels,
+        stretch=stretch,
     )

@@ -101,6 +101,13 @@ class WorkList:
         """Bytes kept for a backward pass: none where there is none."""
         return saved if self.learning else 0.0
 
+    def stretch(self, start: int, forward: float, backward: float) -> None:
+        """Say of the operators from `start` on that they take so much longer than what is timed in
+        their stead (`Operator.stretch`)."""
+        for i, one in enumerate(self.operators[start:], start):
+            longer = backward if one.phase == "backward" else forward
+            self.operators[i] = replace(one, stretch=longer)
+
     def stream(
         self,
         name: str,
@@ -117,6 +124,7 @@ class WorkList:
         times: Numeric = 1.0,
         alone: bool = False,
         kernels: tuple[float, float] = (1.0, 1.0),
+        stretch: tuple[Numeric, Numeric] = (1.0, 1.0),
     ) -> None:
         """A memory-bound kernel, `times` per block, and its gradient's where the list learns.
 
@@ -124,11 +132,12 @@ class WorkList:
         backward  variant and bytes per element of the gradient's kernel; None if there is none
         alone     a kernel that nothing is joined with in any software
         kernels   that it is, and its gradient's
+        stretch   of it, and of its gradient (`Operator.stretch`)
         """
-        parts = [(name, variant, phase, streams, saved, kernels[0])]
+        parts = [(name, variant, phase, streams, saved, 0)]
         if backward and self.learning:
-            parts.append((f"{name}.bwd", backward[0], "backward", backward[1], 0.0, kernels[1]))
-        for label, kind, when, moved, kept, launched in parts:
+            parts.append((f"{name}.bwd", backward[0], "backward", backward[1], 0.0, 1))
+        for label, kind, when, moved, kept, back in parts:
             self.operators.append(
                 streaming(
                     name=label,
@@ -143,7 +152,8 @@ class WorkList:
                     count=self.share * times,
                     saved=self.kept(kept),
                     core=core,
-                    kernels=launched,
+                    kernels=kernels[back],
+                    stretch=stretch[back],
                 )
             )
 

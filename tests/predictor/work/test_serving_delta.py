@@ -16,6 +16,7 @@ from predictor.serving.kernels import BLOCK_RATE
 from predictor.serving.passes import decode_cores, prefill_cores
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing.calibration import RunParameters
+from predictor.work.delta_rule import LINKS
 from predictor.work.serving import (
     decode_attention,
     kv_token_bytes,
@@ -142,7 +143,7 @@ def test_a_scan_is_linear_in_the_prompt() -> None:
 
 def test_chunks_pass_the_state_on_one_after_the_other() -> None:
     """128 chunks, of each of which a thread block moves W and K (64 x 128), U and V' (64 x 32) and
-    a slice of the state (128 x 32) in 16 bits."""
+    a slice of the state (128 x 32) in 16 bits; each takes a third longer, as it waits."""
     shares = {}
     for tp in (4.0, 8.0):
         found = prefill_cores(
@@ -150,7 +151,8 @@ def test_chunks_pass_the_state_on_one_after_the_other() -> None:
         )
         shares[tp] = {line.name: float(line.time) for line in found.lines}["delta.pass"] / 45
     least = 128 * 2 * (2 * 64 * 128 + 2 * 64 * 32 + 128 * 32) / BLOCK_RATE
-    assert shares[8.0] == pytest.approx(least)
+    assert shares[8.0] == pytest.approx(128 * LINKS["rule"])
+    assert least < shares[8.0] < 1.4 * least
     # Heads run side by side: twice as many take as long, until the memory is busy.
     assert shares[8.0] <= shares[4.0] < 1.25 * shares[8.0]
 

@@ -15,8 +15,8 @@ SERVERS = "@servers"
 
 POOL = re.compile(r"\bupstream\s+[\w.-]+\s*\{([^}]*)\}")
 ADDRESS = re.compile(r"(?:^|[;{\n])\s*server\s+[\w.\[\]:-]+")
-"""A group of servers in nginx's configuration, and one of them (nginx.org, ngx_http_upstream_module,
-read 2026-11-27)."""
+"""A group of servers in nginx's configuration, and one of them (nginx.org,
+ngx_http_upstream_module, read 2026-11-27)."""
 
 CONFIG = """cat > nginx.conf <<'EOF'
 events {{}}

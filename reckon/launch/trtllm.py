@@ -15,7 +15,6 @@ import yaml
 from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.engines import (
-    BATCH,
     CLIENT_IGNORED,
     CLIENTS,
     LOAD,
@@ -25,6 +24,7 @@ from reckon.launch.engines import (
     RELEASED,
     Largest,
     client,
+    clients,
     engine_flags,
     released,
     split_load,
@@ -236,16 +236,13 @@ def _render(flags: Flags, facts: Facts) -> str:
         body = yaml.safe_dump(nest(further), sort_keys=False)
         text = f"cat > options.yaml <<'EOF'\n{body}EOF\n"
         own["--extra_llm_api_options"] = "options.yaml"
-    if BATCH in load:
-        load = {**load, CLIENTS: load[BATCH]}
-        del load[BATCH]
     return (
         text
         + as_servers(rendered(head, own), flags, 8000)
         + client(
             f"python -m tensorrt_llm.serve.scripts.benchmark_serving --model {name} "
             "--dataset-name random --random-ids",
-            load,
+            clients(load),
         )
     )
 

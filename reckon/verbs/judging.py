@@ -166,7 +166,7 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
     raise errors[own]  # a line of that tool, which is wrong: others make nothing of it
 
 
-ENGINES = ("vllm", "sglang", "trtllm")
+ENGINES = tuple(name for name, one in DIALECTS.items() if one.serving)
 """Dialects whose lines start an engine."""
 
 SIGNS = {"megatron": ("pretrain_", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
@@ -175,7 +175,8 @@ SIGNS = {"megatron": ("pretrain_", "megatron"), "torchtitan": ("torchtitan", "[p
          "maxtext": ("maxtext", "MaxText", "ici_"), "nanotron": ("nanotron", "tp_mode"),
          "llm-foundry": ("composer", "mpt_causal_lm", "device_train_microbatch_size"),
          "vllm": ("vllm",),
-         "sglang": ("sglang",), "trtllm": ("trtllm",)}  # fmt: skip
+         "sglang": ("sglang",), "trtllm": ("trtllm",), "tgi": ("text-generation-",),
+         "lmdeploy": ("lmdeploy",), "llama-cpp": ("llama-server", "llama.cpp")}  # fmt: skip
 """Words by which a line tells whose it is."""
 
 TAKES = {"deepspeed": "megatron"}

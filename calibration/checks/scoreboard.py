@@ -147,7 +147,8 @@ def score(
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = _score_served(served, calibration, rows, skipped) if served else None
-    noted = [Skipped(p.point_id, p.source, p.note) for p in [*points, *served] if p.note]
+    read: list[Point | InferencePoint] = [*points, *served]
+    noted = [Skipped(one.point_id, one.source, one.note) for one in read if one.note]
     kinds = {KINDS.get(kind, kind) for kind in named}
     kind = kinds.pop() if len(kinds) == 1 else "mixed"
     return Scores(

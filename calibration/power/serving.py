@@ -119,7 +119,7 @@ def served_rows(
             skipped += [Skipped(one.point_id, one.source, str(error)) for one in refused]
             continue
         rows += _served(found_, [points[at] for at in batch.positions])
-    for point, row in arriving:
+    for point, stated in arriving:
         request = point.request
         try:
             one = predict_rate(
@@ -128,7 +128,7 @@ def served_rows(
         except InputError as error:
             skipped.append(Skipped(point.point_id, point.source, str(error)))
             continue
-        rows += _served(one.prediction, [(point, row)])
+        rows += _served(one.prediction, [(point, stated)])
     return rows, skipped
 
 

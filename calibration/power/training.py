@@ -82,9 +82,12 @@ def node_row(row: Mapping[Any, Any], run: RunParameters | None = None) -> NodeRo
     gpus, per_node = cell(row, "num_gpus"), cell(row, "gpus_per_node")
     if not gpus or not per_node:
         return "the number of accelerators is not stated"
-    common = (str(row["accelerator"]), int(gpus), int(per_node))
     drawn = _drawn(row, ("median_power_per_gpu_w",))
-    return drawn if isinstance(drawn, str) else NodeRow(*drawn[:2], *common, *drawn[2:])
+    if isinstance(drawn, str):
+        return drawn
+    metric, value, cooling, direct = drawn
+    name = str(row["accelerator"])
+    return NodeRow(metric, value, name, int(gpus), int(per_node), cooling, direct)
 
 
 def _drawn(
@@ -110,12 +113,11 @@ def _configured(row: Mapping[Any, Any], run: RunParameters) -> NodeRow | str:
     drawn = _drawn(row, ("avg_power_per_gpu_w", "median_power_per_gpu_w"))
     if isinstance(drawn, str):
         return drawn
-    request = point.request
-    gpus = int(request.plan.gpus)
-    return NodeRow(
-        *drawn[:2], request.cluster.accelerator.name, gpus,
-        min(gpus, int(request.cluster.accelerators_per_node)), *drawn[2:], request,
-    )  # fmt: skip
+    metric, value, cooling, direct = drawn
+    gpus, cluster = int(point.request.plan.gpus), point.request.cluster
+    per_node = min(gpus, int(cluster.accelerators_per_node))
+    name = cluster.accelerator.name
+    return NodeRow(metric, value, name, gpus, per_node, cooling, direct, point.request)
 
 
 def _system_row(row: Mapping[Any, Any]) -> NodeRow | str:

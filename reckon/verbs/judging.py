@@ -16,7 +16,8 @@ from predictor.units import GIB
 from reckon.launch import DIALECTS, Launch
 from reckon.launch.dialect import text_of
 from reckon.launch.foreign import ForeignLine
-from reckon.verbs.launching import read_beside, reference
+from reckon.verbs.launching import read_beside
+from reckon.verbs.naming import reference
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import predict_infer

@@ -38,7 +38,11 @@ APART = ("gpus", PACKED)
 
 
 MOST_PLANS = 100_000_000
-"""A search holds its plans, some 0.2 kB each: of more, a machine of 20 GB is killed unasked."""
+"""A search holds where each of its plans is, and what is known of those that fit, some 20 bytes
+each: more take hours."""
+
+PLACE = np.int32
+"""Type of places in a table, which has no more rows than a search may have plans."""
 
 RANKS = ("tp", "cp", "ep", "pp", "dp")
 """Numbers of ranks, of which `training.environment_of` is."""
@@ -46,24 +50,23 @@ RANKS = ("tp", "cp", "ep", "pp", "dp")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Plans of one set of categories.
+    """Plans of one set of categories; their numbers are those of a grid that many blocks have in
+    common, and are taken from it where they are asked for.
 
     fixed    the categories, and numbers that do not vary
-    rows     numbers that do, arrays of one length
     group    number of the layers' categories
     base     plans with distinct layers
     table    which numbers those are: groups of one table differ in their categories alone
-    index    for every plan, of its layers in `base`
-    grid     numbers from which the plans are taken, which many blocks have in common; place says
-             where among them each plan is
+    inner    of every row of the grid, which of `base` has its layers
+    grid     numbers that vary, arrays of one length
+    place    where in the grid each plan is
     """
 
     fixed: TrainingPlan
-    rows: Columns
     group: int
     base: TrainingPlan
     table: int
-    index: Index
+    inner: Index
     grid: Columns
     place: Index
 
@@ -73,11 +76,20 @@ class Block:
         return self.fixed.schedule, self.fixed.framework, self.fixed.era
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.place)
 
     def plan(self, chosen: Index | slice) -> TrainingPlan:
         """Some of the plans, as a batch."""
-        return _batch(self.fixed, _only(self.rows, chosen))
+        return _batch(self.fixed, _only(self.grid, self.place[chosen]))
+
+    def column(self, name: str, chosen: Index | slice) -> Any:
+        """A field of some of the plans: an array where it varies, else one value for all."""
+        column = self.grid.get(name)
+        return getattr(self.fixed, name) if column is None else column[self.place[chosen]]
+
+    def layers(self, chosen: Index | slice) -> Index:
+        """Which of `base` have the layers of some of the plans."""
+        return self.inner[self.place[chosen]]
 
 
 def counted(blocks: Sequence[Block], rows: Sequence[Index]) -> TrainingPlan:
@@ -86,7 +98,7 @@ def counted(blocks: Sequence[Block], rows: Sequence[Index]) -> TrainingPlan:
     numbers: dict[str, Any] = {
         name: np.concatenate(
             [
-                np.broadcast_to(block.rows.get(name, getattr(fixed, name)), len(block))[chosen]
+                np.broadcast_to(block.column(name, chosen), len(chosen))
                 for block, chosen in zip(blocks, rows, strict=True)
             ]
         )
@@ -138,6 +150,7 @@ class Space:
         tables: dict[tuple[str, ...], tuple[Columns, Index]] = {}
         layers: dict[tuple[str, ...], tuple[TrainingPlan, Index]] = {}
         groups: dict[tuple[Any, ...], TrainingPlan] = {}
+        inner_of: dict[tuple[Any, ...], Index] = {}
         for categories in _combinations(inner):
             fixed = self._fixed(categories)
             axes = self._axes(fixed, inner=True)
@@ -165,9 +178,12 @@ class Space:
                 table, source = self._table(tables, whole, _names(axes), more)
                 chosen = np.zeros(len(index), dtype=bool)
                 chosen[inside] = True
-                place = np.flatnonzero(chosen[source])
+                place: Index = np.flatnonzero(chosen[source]).astype(PLACE)
+                names = key, _names(more)
+                if names not in inner_of:
+                    inner_of[names] = index[source].astype(PLACE)
                 for one, at in _parted(both, place, table["pp"] > 1, piped):
-                    yield Block(one, _only(table, at), *told, index[source[at]], table, at)
+                    yield Block(one, *told, inner_of[names], table, at)
 
     def enumerated(self) -> list[Block]:
         """All plans in blocks. Raises InputError where they are more than a search may hold."""

@@ -15,7 +15,7 @@ from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
 from predictor.records import replace
 from predictor.search.ranking import Surroundings
-from predictor.search.space import APART, Block
+from predictor.search.space import APART, PLACE, Block
 from predictor.timing import Calibration
 from predictor.training import LAYERED, Frame, frame, is_apart
 
@@ -50,8 +50,8 @@ def surroundings(
         first = blocks[numbers[0]]
         inside = INSIDE if _apart(first) else APART
         columns: dict[str, Any] = {
-            name: np.concatenate([blocks[at].rows[name][rows[at]] for at in numbers])
-            for name in first.rows
+            name: np.concatenate([blocks[at].column(name, rows[at]) for at in numbers])
+            for name in first.grid
             if name not in inside
         }
         kept, place = distinct_rows(list(columns.values()))
@@ -61,7 +61,7 @@ def surroundings(
         around = frame(model, cluster, plan, calibration)
         ends = np.cumsum([rows[at].size for at in numbers])
         for at, own in zip(numbers, np.split(place, ends[:-1]), strict=True):
-            whole = np.zeros(len(blocks[at]), dtype=np.intp)
+            whole: Index = np.zeros(len(blocks[at]), dtype=PLACE)
             whole[rows[at]] = own
             found[at] = Surroundings(around, whole)
     return _joined(blocks, found)
@@ -85,7 +85,7 @@ def _joined(blocks: Sequence[Block], found: Mapping[int, Surroundings]) -> dict[
 
 
 def _apart(block: Block) -> bool:
-    kept = block.rows.get("offload_activations", block.fixed.offload_activations)
+    kept = block.grid.get("offload_activations", block.fixed.offload_activations)
     return is_apart(replace(block.fixed, offload_activations=kept))
 
 
@@ -96,5 +96,5 @@ def _key(block: Block) -> tuple[Any, ...]:
     numbers = (name for name in NUMERIC_FIELDS if not (apart and name in INSIDE))
     return (
         *(getattr(block.fixed, name) for name in categories),
-        *(name if name in block.rows else repr(getattr(block.fixed, name)) for name in numbers),
+        *(name if name in block.grid else repr(getattr(block.fixed, name)) for name in numbers),
     )

@@ -210,7 +210,7 @@ def test_each_block_is_enumerated_once() -> None:
     for block in space.blocks():
         plan = block.plan(slice(None))
         assert feasible(plan, LLAMA).shape == (len(block),)
-        columns = np.stack([np.broadcast_to(v, len(block)) for v in block.rows.values()], axis=1)
+        columns = np.stack([block.column(name, slice(None)) for name in block.grid], axis=1)
         fixed = tuple(
             str(getattr(block.fixed, name))
             for name in ("recompute", "recompute_modules", "cp_kind", "rank_order", "sharding",
@@ -400,7 +400,7 @@ def test_no_plan_is_on_accelerators_that_no_network_joins():
             space_of(model, node, {**fixed, "gpus": asked}, run)
     for asked, tried in (([4, 8, 16], {4, 8}), ("4..64", {4, 8}), ("2..64:2", {2, 4, 6, 8})):
         space = space_of(model, node, {**fixed, "gpus": asked}, run)
-        found = {float(n) for block in space.blocks() for n in block.rows["gpus"]}
+        found = {float(n) for block in space.blocks() for n in block.column("gpus", slice(None))}
         assert found == tried
 
 

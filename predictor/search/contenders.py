@@ -98,7 +98,8 @@ class Values:
             id(block.grid): block.grid[name] if name in block.grid else getattr(block.fixed, name)
             for block in self.blocks
         }
-        return np.unique(np.concatenate([np.unique(piece) for piece in pieces.values()]))
+        values = np.concatenate([np.unique(piece) for piece in pieces.values()])
+        return np.unique(values.astype(float))
 
     def _at(self, field: int, number: int, rows: Index) -> Any:
         """Which of its values the plans of a block have; one for all where they do not differ."""

@@ -350,7 +350,7 @@ class _Search:
             layers = timed.layers[block.group]
             index.append(timed.places[block.group][layers.place[block.layers(rows)]])
             if number in timed.frames:
-                places.append(timed.frames[number].place[rows])
+                places.append(timed.frames[number].at(rows))
         first = self.blocks[own[0][0]]
         if places:
             around = timed.frames[own[0][0]].frame.take(np.concatenate(places))

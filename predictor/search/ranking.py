@@ -52,15 +52,21 @@ class Surroundings:
     """What lies around the layers of the plans of a block, timed.
 
     frame   of distinct plans, of all blocks of a pool together
-    place   of every plan of this block in it
+    inner   of every row of the block's grid, where in that it is
+    place   of every plan of the block in the grid
     """
 
     frame: Frame
+    inner: Index
     place: Index
+
+    def at(self, rows: Index) -> Index:
+        """Where in the frame some plans of the block are."""
+        return self.inner[self.place[rows]]
 
     def of(self, rows: Index) -> Frame:
         """Of some plans of the block."""
-        return self.frame.take(self.place[rows])
+        return self.frame.take(self.at(rows))
 
 
 @dataclass(frozen=True, slots=True)

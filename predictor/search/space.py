@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Index
+from predictor.arrays import Array, Index
 from predictor.catalog import Assumption, Given, Range, TrainingPlanSpec, parse, read_given
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -58,7 +58,7 @@ class Block:
     base     plans with distinct layers
     table    which numbers those are: groups of one table differ in their categories alone
     inner    of every row of the grid, which of `base` has its layers
-    grid     numbers that vary, arrays of one length
+    grid     numbers that vary, arrays of one length, as narrow as holds them (`narrow`)
     place    where in the grid each plan is
     """
 
@@ -80,16 +80,39 @@ class Block:
 
     def plan(self, chosen: Index | slice) -> TrainingPlan:
         """Some of the plans, as a batch."""
-        return _batch(self.fixed, _only(self.grid, self.place[chosen]))
+        place = self.place[chosen]
+        return _batch(self.fixed, {n: as_float(own[place]) for n, own in self.grid.items()})
 
     def column(self, name: str, chosen: Index | slice) -> Any:
         """A field of some of the plans: an array where it varies, else one value for all."""
         column = self.grid.get(name)
-        return getattr(self.fixed, name) if column is None else column[self.place[chosen]]
+        if column is None:
+            return getattr(self.fixed, name)
+        return as_float(column[self.place[chosen]])
 
     def layers(self, chosen: Index | slice) -> Index:
         """Which of `base` have the layers of some of the plans."""
         return self.inner[self.place[chosen]]
+
+
+def narrow(columns: Columns) -> Columns:
+    """Columns as whole numbers of 16 bits, or as floats of 32, where these hold every value."""
+    return {name: _narrow(column) for name, column in columns.items()}
+
+
+def _narrow(column: Array) -> Array:
+    size = float(np.max(np.abs(column), initial=0.0))
+    for kind in (np.int16, np.float32):
+        if size <= np.iinfo(np.int16).max or kind is np.float32:
+            small = column.astype(kind)
+            if np.array_equal(small, column):
+                return np.asarray(small)
+    return column
+
+
+def as_float(column: Array) -> Array:
+    """A column that may be narrow, as arithmetic takes it."""
+    return np.asarray(column, dtype=float)
 
 
 def counted(blocks: Sequence[Block], rows: Sequence[Index]) -> TrainingPlan:
@@ -147,14 +170,17 @@ class Space:
         inner = [c for c in able if self._reaches_layers(c[0])]
         outer = [c for c in able if not self._reaches_layers(c[0])]
         piped = self._with_pipelines()
-        tables: dict[tuple[str, ...], tuple[Columns, Index]] = {}
+        tables: dict[tuple[str, ...], Columns] = {}
         layers: dict[tuple[str, ...], tuple[TrainingPlan, Index]] = {}
         groups: dict[tuple[Any, ...], TrainingPlan] = {}
         inner_of: dict[tuple[Any, ...], Index] = {}
+        grids: dict[tuple[str, ...], tuple[Columns, Index]] = {}
         for categories in _combinations(inner):
             fixed = self._fixed(categories)
             axes = self._axes(fixed, inner=True)
-            whole, _ = self._table(tables, grid, (), axes)
+            if _names(axes) not in tables:
+                tables[_names(axes)] = self._varied(grid, axes)[0]
+            whole = tables[_names(axes)]
             there = np.flatnonzero(self._mask(whole, inner, categories))
             if not there.size:
                 continue
@@ -175,7 +201,11 @@ class Space:
                     continue
                 both = replace(fixed, **_merged(others))
                 more = self._axes(both, inner=False)
-                table, source = self._table(tables, whole, _names(axes), more)
+                along = *_names(axes), "|", *_names(more)
+                if along not in grids:
+                    table, source = self._varied(whole, more)
+                    grids[along] = narrow(table), source.astype(PLACE)
+                table, source = grids[along]
                 chosen = np.zeros(len(index), dtype=bool)
                 chosen[inside] = True
                 place: Index = np.flatnonzero(chosen[source]).astype(PLACE)
@@ -203,20 +233,6 @@ class Space:
         values, sensible = choice
         others = [own for own in values[1:] if sensible(self.setting, grid, own).any()]
         return [*values[:1], *others], sensible
-
-    def _table(
-        self,
-        known: dict[tuple[str, ...], tuple[Columns, Index]],
-        rows: Columns,
-        along: tuple[str, ...],
-        axes: list[Axis],
-    ) -> tuple[Columns, Index]:
-        """Rows that vary `along` some axes, extended by more of them, and for each the one that it
-        came from: one table for all blocks that have those axes."""
-        key = *along, "|", *_names(axes)
-        if key not in known:
-            known[key] = self._varied(rows, axes) if axes else (rows, np.arange(len(rows["tp"])))
-        return known[key]
 
     def _reaches_layers(self, values: list[dict[str, Any]]) -> bool:
         """Whether a choice changes anything inside a layer: by its own fields, or by habits of the

@@ -95,6 +95,12 @@ class Block:
         return self.inner[self.place[chosen]]
 
 
+NARROW: tuple[tuple[Any, float], ...] = (
+    (np.int16, float(np.iinfo(np.int16).max)), (np.float32, float(np.finfo(np.float32).max)),
+)  # fmt: skip
+"""Narrow types of columns, and the largest number that each holds."""
+
+
 def narrow(columns: Columns) -> Columns:
     """Columns as whole numbers of 16 bits, or as floats of 32, where these hold every value."""
     return {name: _narrow(column) for name, column in columns.items()}
@@ -102,8 +108,8 @@ def narrow(columns: Columns) -> Columns:
 
 def _narrow(column: Array) -> Array:
     size = float(np.max(np.abs(column), initial=0.0))
-    for kind in (np.int16, np.float32):
-        if size <= np.iinfo(np.int16).max or kind is np.float32:
+    for kind, most in NARROW:
+        if size <= most:
             small = column.astype(kind)
             if np.array_equal(small, column):
                 return np.asarray(small)

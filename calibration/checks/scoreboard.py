@@ -147,18 +147,21 @@ def score(
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = _score_served(served, calibration, rows, skipped) if served else None
+    read: list[Point | InferencePoint] = [*points, *served]
+    noted = [Skipped(one.point_id, one.source, one.note) for one in read if one.note]
     kinds = {KINDS.get(kind, kind) for kind in named}
     kind = kinds.pop() if len(kinds) == 1 else "mixed"
     return Scores(
         kind, rows, skipped, memory, total,
         points=points, inference=inference, ratios=ratios, power=powered,
+        noted=list(dict.fromkeys(noted)),
     )  # fmt: skip
 
 
 def _as_written(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     """A table whose numbers are such, as its kind has them written."""
     if kind in ("training", "inference", "slow steps"):
-        return check_runs(table, where)
+        return check_runs(table, where, by_row=kind != "slow steps")
     return check_power(table, power_table(table) or "", where) if kind == POWER else table
 
 

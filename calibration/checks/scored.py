@@ -70,7 +70,8 @@ class MemoryRow:
 class Scores:
     """Everything that was scored, skipped, and known of memory; `points` are the training runs
     among the scored rows, `inference` the runs of inference, timed, `ratios` the configurations
-    whose steps were scored, `power` tables of power."""
+    whose steps were scored, `power` tables of power, `noted` rows that say one thing twice, and
+    what counts of them."""
 
     kind: str
     rows: list[Scored]
@@ -81,6 +82,7 @@ class Scores:
     inference: Timed | None = None
     ratios: list[Configuration] = field(default_factory=list)
     power: list[pd.DataFrame] = field(default_factory=list)
+    noted: list[Skipped] = field(default_factory=list)
 
 
 def _figures(rows: list[Scored]) -> dict[str, float | int | None]:
@@ -152,10 +154,8 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
         "median_width": float(np.median(widths)) if widths else None,
         "groups": groups,
         **({} if len(sure) == len(values) else {"without_doubtful": _by_source(sure)}),
-        "skipped": [
-            {"point_id": row.point_id, "source": row.source, "reason": row.reason}
-            for row in scores.skipped
-        ],
+        "skipped": [asdict(row) for row in scores.skipped],
+        "noted": [asdict(row) for row in scores.noted],
         "points": [
             {key: value for key, value in asdict(row).items() if key not in INSIDE}
             for row in scores.rows

@@ -318,7 +318,7 @@ def _nodes(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fou
     for number, row in enumerate(_records(table)):
         source = str(row["source"])
         point_id = f"{source}:{number}"
-        stated = node_row(row)
+        stated = node_row(row, calibration.run)
         try:
             if isinstance(stated, str):
                 raise InputError(stated)
@@ -338,7 +338,7 @@ def _nodes(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fou
                 predicted=predicted,
                 sigma=LARGE,
                 accelerator=stated.accelerator,
-                model="llama2-70b",
+                model=stated.model,
             )
         )
     return points, skipped

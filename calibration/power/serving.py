@@ -24,7 +24,13 @@ from predictor.catalog import accelerator, is_older, power_constants, power_laws
 from predictor.errors import InputError
 from predictor.plans import batches
 from predictor.power import STREAMING, Activity, demand, operating
-from predictor.serving import ServingActivity, predict_inference, serving_activity
+from predictor.serving import (
+    InferencePrediction,
+    ServingActivity,
+    predict_inference,
+    predict_rate,
+    serving_activity,
+)
 from predictor.timing import NOISE, Calibration
 
 LAWS = (
@@ -77,17 +83,14 @@ class Served:
 
 def _one(activity: ServingActivity, at: int) -> ServingActivity:
     """One plan of a batch."""
-    index = np.array([at])
+    index, shape = np.array([at]), activity.passes.shape or (1,)
 
     def pick(values: Array) -> Array:
-        return np.asarray(np.broadcast_to(values, activity.passes.shape)[index])
+        return np.asarray(np.broadcast_to(values, shape)[index])
 
     return ServingActivity(
         {k: pick(v) for k, v in activity.share.items()},
-        {
-            k: arrays.take(arrays.widened(v, activity.passes.shape), index)
-            for k, v in activity.activity.items()
-        },
+        {k: arrays.take(arrays.widened(v, shape), index) for k, v in activity.activity.items()},
         pick(activity.prompts),
         pick(activity.passes),
     )
@@ -106,6 +109,8 @@ def served_rows(
         else:
             points.append((found, row))
     rows: list[Served] = []
+    arriving = [(point, row) for point, row in points if point.rate is not None]
+    points = [(point, row) for point, row in points if point.rate is None]
     for batch in batches([point.request for point, _ in points]):
         try:
             found_ = predict_inference(batch.model, batch.cluster, batch.plan, calibration)
@@ -113,24 +118,44 @@ def served_rows(
             refused = (points[at][0] for at in batch.positions)
             skipped += [Skipped(one.point_id, one.source, str(error)) for one in refused]
             continue
-        own = serving_activity(found_)
-        stated = np.array([_rate(points[at][1]) for at in batch.positions])
-        given = serving_activity(found_, np.where(np.isfinite(stated), stated, 1.0))
-        for index, at in enumerate(batch.positions):
-            point, stated_row = points[at]
-            rows.append(
-                Served(
-                    point=point,
-                    name=point.request.cluster.accelerator.name,
-                    row=stated_row,
-                    measured=_one(given, index) if np.isfinite(stated[index]) else None,
-                    own=_one(own, index),
-                    tokens_per_s=float(found_.output_tokens_per_s[index]),
-                    sigma=float(found_.sigma["throughput"][index]),
-                    power=_drawn(stated_row),
-                )
+        rows += _served(found_, [points[at] for at in batch.positions])
+    for point, stated in arriving:
+        request = point.request
+        try:
+            one = predict_rate(
+                request.model, request.cluster, request.plan, float(point.rate or 0.0), calibration
             )
+        except InputError as error:
+            skipped.append(Skipped(point.point_id, point.source, str(error)))
+            continue
+        rows += _served(one.prediction, [(point, stated)])
     return rows, skipped
+
+
+def _served(
+    found: InferencePrediction, points: list[tuple[InferencePoint, Mapping[Any, Any]]]
+) -> list[Served]:
+    """Rows of a batch of predictions."""
+    own = serving_activity(found)
+    stated = np.array([_rate(row) for _, row in points])
+    given = serving_activity(found, np.where(np.isfinite(stated), stated, 1.0))
+    made, sigma = (
+        np.broadcast_to(np.asarray(one, float), stated.shape)
+        for one in (found.output_tokens_per_s, found.sigma["throughput"])
+    )
+    return [
+        Served(
+            point=point,
+            name=point.request.cluster.accelerator.name,
+            row=row,
+            measured=_one(given, index) if np.isfinite(stated[index]) else None,
+            own=_one(own, index),
+            tokens_per_s=float(made[index]),
+            sigma=float(sigma[index]),
+            power=_drawn(row),
+        )
+        for index, (point, row) in enumerate(points)
+    ]
 
 
 def _drawn(row: Mapping[Any, Any]) -> float:

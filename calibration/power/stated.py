@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from calibration.tables.cells import numbers
+from predictor.schema import RUN_NUMBERS
 
 KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "served": (
@@ -44,8 +45,7 @@ NUMBERS: Mapping[str, tuple[str, ...]] = {
     "kernels": ("enforced_limit_w", "avg_power_w", "tflops"),
     "heat": ("temp_c", "power_w"),
     "training": (
-        "num_gpus", "gpus_per_node", "node_power_w", "median_power_per_gpu_w",
-        "avg_power_per_gpu_w",
+        *RUN_NUMBERS, "node_power_w", "median_power_per_gpu_w", "avg_power_per_gpu_w",
     ),
     "systems": (),
 }  # fmt: skip
@@ -83,10 +83,11 @@ def check_power(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     kind    of `KEYS`
     where   the table's file, or what it is of
 
-    Raises InputError, naming the line and the column, where a column of numbers holds something
-    else.
+    A row of a table that is read row by row is marked (`UNREAD`) where a number of it is none.
+    Raises InputError, naming the line and the column, where a column of numbers of another table,
+    or of every row, holds something else.
     """
-    checked = numbers(table, NUMBERS[kind], where)
+    checked = numbers(table, NUMBERS[kind], where, kind in BY_ROW)
     for column in READ.get(kind, ()):
         if column not in checked:
             checked[column] = float("nan")
@@ -100,6 +101,9 @@ def check_power(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
         checked["group"] = checked["group"].mask(checked["group"] == "", work)
     return checked
 
+
+BY_ROW = ("served", "training")
+"""Tables of which a row stands for itself."""
 
 WORK = ("model", "workload", "precision", "batch", "optimizer", "n_gpus")
 """Columns that tell the work of a sweep's rows apart."""

@@ -1,4 +1,5 @@
-"""Nodes that train: rows of fine-tuning and training tables, predicted from their configuration."""
+"""Nodes that train: rows of fine-tuning and training tables, predicted from their configuration, be
+it stated or MLPerf's."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from calibration.tables.cells import cell
+from calibration.tables.cells import UNREAD, cell
+from calibration.tables.runs import Skipped, point_of
 from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, parse
 from predictor.power import NodePower, demand, node_power, settle
-from predictor.timing import Calibration
-from predictor.training import complete_training, predict, step_activity
+from predictor.timing import Calibration, RunParameters
+from predictor.training import TrainingRequest, complete_training, predict, step_activity
 
 LORA = {
     "model": "llama2-70b",
@@ -39,6 +41,7 @@ class NodeRow:
     gpus     in all; per_node of them
     cooling  None: as the machine has it
     direct   whether before (direct current) or behind the supplies of the node
+    request  the run, where the row states it; None: MLPerf's fine-tuning
     """
 
     metric: str
@@ -48,30 +51,73 @@ class NodeRow:
     per_node: int
     cooling: str | None
     direct: bool
+    request: TrainingRequest | None = None
+
+    @property
+    def model(self) -> str:
+        """That is trained."""
+        return str(LORA["model"]) if self.request is None else self.request.model.name
 
 
-def node_row(row: Mapping[Any, Any]) -> NodeRow | str:
-    """A row of a table of training or system power, or why it is not predicted."""
+CONFIGURATION = ("model", "seq_len", "global_batch")
+"""What a row states at least whose run is predicted from it alone."""
+
+
+def node_row(row: Mapping[Any, Any], run: RunParameters | None = None) -> NodeRow | str:
+    """A row of a table of training or system power, or why it is not predicted.
+
+    run   memory parameters, to fill in what a stated configuration leaves open
+    """
+    if (unread := cell(row, UNREAD)) is not None:
+        return str(unread)
     if cell(row, "component") is not None:
         return _system_row(row)
     if cell(row, "measured") is not None and not str(row["measured"]).startswith("yes"):
         return "not measured: rated power times hours"
+    if all(cell(row, name) is not None for name in CONFIGURATION):
+        return _configured(row, run or RunParameters())
     stated = re.sub(r"[^a-z0-9]", "", str(cell(row, "model") or LORA["model"]).lower())
     if "lora" not in str(cell(row, "workload")).lower() or "llama270b" not in stated:
         return "the configuration is not stated"
     gpus, per_node = cell(row, "num_gpus"), cell(row, "gpus_per_node")
     if not gpus or not per_node:
         return "the number of accelerators is not stated"
-    common = (str(row["accelerator"]), int(gpus), int(per_node))
-    node = cell(row, "node_power_w")
+    drawn = _drawn(row, ("median_power_per_gpu_w",))
+    if isinstance(drawn, str):
+        return drawn
+    metric, value, cooling, direct = drawn
+    name = str(row["accelerator"])
+    return NodeRow(metric, value, name, int(gpus), int(per_node), cooling, direct)
+
+
+def _drawn(
+    row: Mapping[Any, Any], each: tuple[str, ...]
+) -> tuple[str, float, str | None, bool] | str:
+    """Metric, power [W], cooling, and whether it is of direct current, of a row.
+
+    each   columns of the power of an accelerator, the first that says something
+    """
     scope = str(cell(row, "scope") or "")
     cooling = "immersion" if "immersion" in scope else None
-    if node is not None:
-        return NodeRow("node_power_w", float(node), *common, cooling, "DC" in scope)
-    mean = cell(row, "median_power_per_gpu_w")
-    if mean is None:
-        return "no power is stated"
-    return NodeRow("power_w", float(mean), *common, cooling, False)
+    if (node := cell(row, "node_power_w")) is not None:
+        return "node_power_w", float(node), cooling, "DC" in scope
+    mean = next((float(row[name]) for name in each if cell(row, name) is not None), None)
+    return "no power is stated" if mean is None else ("power_w", mean, cooling, False)
+
+
+def _configured(row: Mapping[Any, Any], run: RunParameters) -> NodeRow | str:
+    """A row that states its run, as tables of training do."""
+    point = point_of(row, run)
+    if isinstance(point, Skipped):
+        return point.reason
+    drawn = _drawn(row, ("avg_power_per_gpu_w", "median_power_per_gpu_w"))
+    if isinstance(drawn, str):
+        return drawn
+    metric, value, cooling, direct = drawn
+    gpus, cluster = int(point.request.plan.gpus), point.request.cluster
+    per_node = min(gpus, int(cluster.accelerators_per_node))
+    name = cluster.accelerator.name
+    return NodeRow(metric, value, name, gpus, per_node, cooling, direct, point.request)
 
 
 def _system_row(row: Mapping[Any, Any]) -> NodeRow | str:
@@ -110,18 +156,23 @@ its end. Read off two runs of one submitter, whose nodes at 64 and 512 H100 draw
 what one of 8 does: 41 and 31 s."""
 
 
-def predicted_power(row: NodeRow, calibration: Calibration) -> tuple[float, NodePower]:
-    """Mean power of an accelerator in the row's run [W], from its start to its target, and of its
-    node.
-
-    Raises InputError where the run cannot be.
-    """
+def _fine_tuned(row: NodeRow, calibration: Calibration) -> TrainingRequest:
+    """MLPerf's fine-tuning on a row's accelerators."""
     fields = {
         **LORA, **lora_plan(row.gpus), "accelerator": row.accelerator,
         "accelerators_per_node": row.per_node,
     }  # fmt: skip
     spec = parse(TrainingPlanSpec, fields, "row")
-    request = complete_training(spec, calibration.run, strict=False)
+    return complete_training(spec, calibration.run, strict=False)
+
+
+def predicted_power(row: NodeRow, calibration: Calibration) -> tuple[float, NodePower]:
+    """Mean power of an accelerator in the row's run [W], and of its node: of MLPerf's from its
+    start to its target, of a stated one in its steps.
+
+    Raises InputError where the run cannot be.
+    """
+    request = row.request or _fine_tuned(row, calibration)
     found = predict(request.model, request.cluster, request.plan, calibration)
     cluster = request.cluster
     constants = catalog.power_constants(cluster.accelerator)
@@ -130,10 +181,12 @@ def predicted_power(row: NodeRow, calibration: Calibration) -> tuple[float, Node
     phases = [demand(one, constants) for one in work.activity.values()]
     share = [np.asarray(one.time) for one in work.activity.values()]
     state = settle(phases, share, constants, constants.limit, chassis)
-    steps = SAMPLES / float(np.asarray(request.plan.global_batch)) * float(found.step_time)
-    waiting = float(np.asarray(constants.awake + constants.waiting))
-    busy = steps / (steps + AROUND)
-    mean = busy * float(np.mean(state.mean)) + (1.0 - busy) * waiting
+    mean = float(np.mean(state.mean))
+    if row.request is None:
+        steps = SAMPLES / float(np.asarray(request.plan.global_batch)) * float(found.step_time)
+        waiting = float(np.asarray(constants.awake + constants.waiting))
+        busy = steps / (steps + AROUND)
+        mean = busy * mean + (1.0 - busy) * waiting
     node = node_power(
         mean, row.per_node, constants.limit, catalog.node_constants(cluster), chassis.cooling
     )

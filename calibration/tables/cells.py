@@ -48,11 +48,16 @@ def _length(said: str) -> str:
     return str(number * (2**20 if said.endswith("M") else 2**10))
 
 
-def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
+UNREAD = "@unread"
+"""Column of what is wrong with a row of which a number cannot be read."""
+
+
+def check_runs(table: pd.DataFrame, where: str, by_row: bool = False) -> pd.DataFrame:
     """A table of runs with its numbers as such ('1,024' is one, and '8k' of tokens; a dash is
     none), texts where there is something to say, and a name of every run.
 
     where   the table's file, or what it is of
+    by_row  whether a number that is none costs its row alone, as `numbers`
 
     Raises InputError, naming the line (the first row is line 2) and the column, where a column of
     numbers holds something else.
@@ -62,17 +67,21 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
         if not pd.api.types.is_numeric_dtype(checked[column]):
             said = checked[column].astype(str).str.strip()
             checked[column] = checked[column].mask(said.str.lower().isin(BLANKS), None)
-    return _named(numbers(checked, RUN_NUMBERS, where), where)
+    return _named(numbers(checked, RUN_NUMBERS, where, by_row), where)
 
 
-def numbers(table: pd.DataFrame, columns: Iterable[str], where: str) -> pd.DataFrame:
+def numbers(
+    table: pd.DataFrame, columns: Iterable[str], where: str, by_row: bool = False
+) -> pd.DataFrame:
     """A table whose columns of numbers, those that it has, hold such or nothing.
 
     where   the table's file, or what it is of
+    by_row  whether a row with something else is marked in a column `UNREAD`, unless all are
 
     Raises InputError, naming the line and the column, where one holds something else.
     """
     checked = table.copy()
+    unread: dict[int, str] = {}
     for column in (name for name in columns if name in table):
         given = table[column]
         said = given.astype(str).str.strip()
@@ -85,14 +94,16 @@ def numbers(table: pd.DataFrame, columns: Iterable[str], where: str) -> pd.DataF
         values = pd.to_numeric(given, errors="coerce").astype(float)
         finite = np.isfinite(values) | (column in ENDLESS)
         bad = given.notna() & ~((values >= 0) & finite)
-        if bad.any():
-            row = int(np.argmax(bad.to_numpy()))
+        for row in np.flatnonzero(bad.to_numpy()).tolist():
             value = given.iloc[row]
             shown = repr(value) if isinstance(value, str) else str(value)
-            raise InputError(
-                f"{where}, line {row + 2}: {column} must be a number from 0 up, got {shown}"
-            )
-        checked[column] = values
+            unread.setdefault(row, f"{column} must be a number from 0 up, got {shown}")
+        checked[column] = values.mask(bad)
+        if unread and (not by_row or len(unread) == len(table)):
+            row = min(unread)
+            raise InputError(f"{where}, line {row + 2}: {unread[row]}")
+    if unread:
+        checked[UNREAD] = [unread.get(row) for row in range(len(table))]
     return checked
 
 

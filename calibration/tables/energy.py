@@ -3,11 +3,12 @@ inference do, and what their sources' setups say where the table does not."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from calibration.tables.cells import cell
+from calibration.tables.cells import UNREAD, cell
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Skipped
 from predictor import catalog
@@ -136,6 +137,22 @@ def _engine(row: Mapping[Any, Any]) -> str:
     return str(cell(row, "engine") or cell(row, "framework") or "vllm")
 
 
+def _load(row: Mapping[Any, Any], source: str) -> dict[str, Any] | None:
+    """Requests of a row: a rate at which they arrive, which decides how many run where it is
+    stated; so many at a time; all at once. None where nothing is stated."""
+    rate, batch = cell(row, "request_rate"), cell(row, "batch") or cell(row, "concurrency")
+    most = cell(row, "max_num_seqs")
+    if rate is not None and 0.0 < float(rate) < math.inf:
+        return {"request_rate": rate, "max_batch": most}
+    if batch is None:
+        return None if rate is None else {"max_batch": most}
+    return {
+        "batch": most or batch,
+        "concurrency": None if source in FRAMEWORKS else max(round(float(batch)), 1),
+        "batch_counts": "most",
+    }
+
+
 def energy_point(
     row: Mapping[Any, Any], number: int, run: RunParameters
 ) -> InferencePoint | Skipped:
@@ -146,6 +163,8 @@ def energy_point(
     """
     source = str(cell(row, "source") or "")
     point_id = f"{source}:{number}"
+    if (unread := cell(row, UNREAD)) is not None:
+        return Skipped(point_id, source, str(unread))
     if source in REFUSED:
         return Skipped(point_id, source, REFUSED[source])
     try:
@@ -155,10 +174,11 @@ def energy_point(
     task = str(cell(row, "task"))
     given = cell(row, "input_len") or TASKS.get(task)
     made = cell(row, "output_len") or cell(row, "max_output_tokens")
-    gpus, batch = accelerators(row), cell(row, "batch") or cell(row, "concurrency")
+    gpus = accelerators(row)
     if not gpus:
         return Skipped(point_id, source, "the number of accelerators is not stated")
-    if given is None or made is None or batch is None:
+    load = _load(row, source)
+    if given is None or made is None or load is None:
         return Skipped(point_id, source, "lengths or requests at a time are not stated")
     tp, ep, dp = (cell(row, key) for key in ("tp", "ep", "dp"))
     if dp is not None and float(dp) <= 1:
@@ -178,8 +198,6 @@ def energy_point(
         "ep": ep if spread else None,
         "dp": dp,
         "weights_precision": _weights(row),
-        "batch": cell(row, "max_num_seqs") or batch,
-        "concurrency": None if source in FRAMEWORKS else max(round(float(batch)), 1),
         "input_len": given,
         "output_len": max(round(float(made)), 1),
         "framework": FRAMEWORKS.get(source) or _engine(row),
@@ -187,6 +205,6 @@ def energy_point(
         "published": ERAS.get(source) or cell(row, "published") or "2025-06",
         "metric": "output_tokens_per_s",
         "value": cell(row, "output_tok_s") or 1.0,
-        "batch_counts": "most",
+        **load,
     }
     return inference_point({k: v for k, v in stated.items() if v is not None}, run)

@@ -14,7 +14,8 @@ from typing import Any
 
 from calibration.sources.told import noted
 from calibration.tables import mlperf
-from calibration.tables.cells import cell
+from calibration.tables.agreement import overruled
+from calibration.tables.cells import UNREAD, cell
 from calibration.tables.columns import (
     attention_replicas,
     decoders,
@@ -130,6 +131,7 @@ class InferencePoint:
     pure     the median time between tokens, which passes with prompts do not move
     flagged  the notes advise care
     tentative  the source calls its own figures experimental, or leaves out how they were made
+    note     what counts of a row that says one thing twice; empty where nothing is to be said
     """
 
     point_id: str
@@ -144,6 +146,7 @@ class InferencePoint:
     rate: float | None = None
     requests: int = REQUESTS
     named: bool = True
+    note: str = ""
 
 
 def _precision(row: Mapping[str, Any]) -> str | None:
@@ -173,6 +176,8 @@ def inference_point(row: Mapping[Any, Any], run: RunParameters) -> InferencePoin
     run   memory parameters, to fill in what is unstated
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
+    if (unread := cell(row, UNREAD)) is not None:
+        return Skipped(point_id, source, str(unread))
     try:
         return _point(noted(row, "inference"), run, point_id, source)
     except InputError as error:
@@ -280,6 +285,7 @@ def _point(
         named=framework != "neutral" or cell(row, "framework") in (None, "neutral"),
         rate=None if rate is None else float(rate),
         requests=int(cell(row, "requests") or REQUESTS),
+        note="" if _counted_otherwise(row) else overruled(row, request.plan),
     )
 
 
@@ -314,6 +320,12 @@ def _where(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, An
         **_numbers(row, framework, model, accelerator),
         **(mlperf.settings(row, model, str(accelerator)) if mlperf.is_mlperf(source) else {}),
     }
+
+
+def _counted_otherwise(row: Mapping[Any, Any]) -> bool:
+    """Whether a row counts others than ranks: cards of several dies or cores, several workers."""
+    parts = str(row["accelerator"]) in DIES
+    return parts or bool(cell(row, "prefill_workers")) or _accelerator(row) in CORES
 
 
 def _per_node(row: Mapping[Any, Any]) -> Any:

@@ -16,7 +16,8 @@ import numpy as np
 
 from calibration.sources.told import amended, noted
 from calibration.tables import conventions
-from calibration.tables.cells import cell
+from calibration.tables.agreement import check_sequences, overruled
+from calibration.tables.cells import UNREAD, cell
 from calibration.tables.dimensions import described
 from calibration.tables.waiting import calm_share, threads_of
 from calibration.tables.words import (
@@ -77,6 +78,7 @@ class Point:
     status     'Success', 'OOM' or ''
     told       whether the row says how many sequences of which length a step has; no fit learns
                from one that does not
+    note       what counts of a row that says one thing twice; empty where nothing is to be said
     """
 
     point_id: str
@@ -90,11 +92,12 @@ class Point:
     memory_of: str = "allocator"
     doubtful: bool = False
     waited: float = 0.0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that is not predicted, and why."""
+    """A row that is not predicted, and why; or one that is, and what was made of it."""
 
     point_id: str
     source: str
@@ -112,6 +115,8 @@ def point_of(
     devices  systems by the name of their accelerator, where a profile lies beside the table
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
+    if (unread := cell(row, UNREAD)) is not None:
+        return Skipped(point_id, source, str(unread))
     row = noted(amended(row), "training")
     row = {**row, "metric": metric_of(cell(row, "metric"))}
     name = str(cell(row, "model") or "")
@@ -141,6 +146,7 @@ def point_of(
         memory_of=conventions.memory_of(source),
         doubtful=cell(row, "doubtful") is not None,
         waited=waited,
+        note=overruled(row, request.plan),
     )
 
 
@@ -213,16 +219,6 @@ def _at_once(fields: Mapping[str, Any]) -> int | None:
     return own * tp if known and own * tp * dp == batch else own
 
 
-def _agree(row: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-    """Raise InputError where a row states more replicas than it has sequences for."""
-    dp, batch, each = cell(row, "dp"), fields["global_batch"], fields["micro_batch"] or 1
-    if not all(isinstance(one, int | float) for one in (dp, batch, each)):
-        return
-    if dp and batch and batch < dp * max(each, 1):
-        told = f"dp {dp} x micro-batch {each}" if fields["micro_batch"] else f"dp {dp}"
-        raise InputError(f"the row contradicts itself: global batch {batch} is less than {told}")
-
-
 def _framework(row: Mapping[str, Any]) -> str:
     """Entry of the framework that a row names; of a plain loop in somebody's repository, that of
     the repository where it is known ('github.com/meta-pytorch/torchtune/...')."""
@@ -286,11 +282,13 @@ def _request(
         if adapters[0].lower() == "qlora" and not quantized:
             fields["frozen_precision"] = fields.get("frozen_precision") or "nf4"
     fields["micro_batch"] = _at_once(fields)
-    _agree(row, fields)
+    check_sequences(cell(row, "dp"), fields["global_batch"], fields["micro_batch"])
     fields |= conventions.usual_size(row, fields, model)
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     request = complete_training(spec, run, strict=False, model=model, cluster=cluster)
+    if fields["micro_batch"]:  # of replicas that follow from the rest, too
+        check_sequences(request.plan.dp, fields["global_batch"], fields["micro_batch"])
     limit = cell(row, "power_limit")
     if limit is not None:
         request = replace(request, cluster=_capped(request.cluster, float(limit)))

@@ -62,6 +62,7 @@ from predictor.catalog.machine_names import (
 from predictor.catalog.model_names import (
     NAMED,
     ModelName,
+    gguf_name,
     read_model_name,
     refuse_not_read,
     unlike_catalog,
@@ -164,6 +165,7 @@ __all__ = [
     "find",
     "framework_settings",
     "frameworks",
+    "gguf_name",
     "instance_in",
     "instances",
     "is_older",

@@ -195,8 +195,9 @@ GGUF = re.compile(
 """How files of llama.cpp, and tags of Ollama, say that weights are stored (q4_K_M, UD-Q4_K_XL)."""
 
 
-def _of_llama_cpp(name: str) -> tuple[str, str]:
-    """A name without such a word, and the data type that it says; '' where there is none."""
+def gguf_name(name: str) -> tuple[str, str]:
+    """A name of a file of llama.cpp, or a tag of Ollama, without what says how weights are stored,
+    and the data type that it says; '' where there is none."""
     match = GGUF.search(name)
     if match is None:
         return name, ""
@@ -211,7 +212,7 @@ def _of_llama_cpp(name: str) -> tuple[str, str]:
 def _read(name: str, directory: Path) -> ModelName | None:
     owner, _, last = name.strip().rstrip("/").rpartition("/")
     owner = owner.rsplit("/", 1)[-1].lower()
-    last, packed = _of_llama_cpp(last)
+    last, packed = gguf_name(last)
     cut = parts(last)
     index = _index(directory)
     stored, said, rest = (packed, packed, cut) if packed else _stored(cut, owner)

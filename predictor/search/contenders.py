@@ -95,17 +95,17 @@ class Values:
         if name not in NUMBERS:
             return list(dict.fromkeys(getattr(block.fixed, name) for block in self.blocks))
         pieces = {
-            id(block.grid): block.grid[name] if name in block.rows else getattr(block.fixed, name)
+            id(block.grid): block.grid[name] if name in block.grid else getattr(block.fixed, name)
             for block in self.blocks
         }
-        return np.unique(np.concatenate([np.unique(piece) for piece in pieces.values()]))
+        values = np.concatenate([np.unique(piece) for piece in pieces.values()])
+        return np.unique(values.astype(float))
 
     def _at(self, field: int, number: int, rows: Index) -> Any:
         """Which of its values the plans of a block have; one for all where they do not differ."""
         block, name, known = self.blocks[number], self.fields[field], self.known[field]
         if name in NUMBERS:
-            column = block.rows[name][rows] if name in block.rows else getattr(block.fixed, name)
-            return np.searchsorted(known, column)
+            return np.searchsorted(known, block.column(name, rows))
         return known.index(getattr(block.fixed, name))
 
     def note(self, numbers: Index, rows: Index, score: Array) -> None:
@@ -133,7 +133,7 @@ def varied(blocks: list[Block]) -> list[str]:
     """Fields of a plan that the plans of some blocks differ in, or may; how documents are packed,
     instead of what follows from that."""
     searched = {axis.field for axis in AXES if axis.field != "gpus"}
-    numbers = [n for n in NUMBERS if n in searched or any(n in b.rows for b in blocks)]
+    numbers = [n for n in NUMBERS if n in searched or any(n in b.grid for b in blocks)]
     apart = ("global_batch", "seq_len", *PACKED_FIELDS)
     numbers = [name for name in numbers if name not in apart]
     categories = [

@@ -10,7 +10,7 @@ from typing import Any
 from predictor.catalog import Given, Range
 from predictor.errors import InputError
 from predictor.plans import CP_KINDS, DIVISIONS, PACKINGS
-from predictor.search.axes import Axis, Columns, SearchBasis
+from predictor.search.axes import Axis, SearchBasis
 from predictor.variation import PACKED_FIELDS, PACKING_KEYS, packed_fields
 
 PACKED = "packed"
@@ -81,8 +81,3 @@ def _axes(stated: dict[str, Any], kinds: tuple[str, ...], whole: bool) -> list[A
         return Axis(field, (PACKED, "seq_len", "micro_batch", "cp"), values, when)
 
     return [Axis(PACKED, ("cp",), pairs, when), *(axis(field) for field in PACKED_FIELDS)]
-
-
-def named(rows: Columns, row: int) -> dict[str, str]:
-    """Packing and division of a plan of some columns, where documents are stated."""
-    return packing_of(rows[PACKED][row]) if PACKED in rows else {}

@@ -199,7 +199,7 @@ class _Search:
         kernels: dict[tuple[Any, ...], LayerKernels] = {}
         for block, rows in zip(self.blocks, self.rows, strict=True):
             key = _kernels(block)
-            own = np.unique(block.index[rows])
+            own = np.unique(block.layers(rows))
             used[key] = np.union1d(used.get(key, own), own)
         bounds: list[Array] = []
         for number, (block, rows) in enumerate(zip(self.blocks, self.rows, strict=True)):
@@ -264,7 +264,7 @@ class _Search:
         needed: dict[int, list[Index]] = {}
         for number, part in pieces:
             block, rows = self.blocks[number], self.rows[number][part]
-            own = np.unique(layers[block.group].place[block.index[rows]])
+            own = np.unique(layers[block.group].place[block.layers(rows)])
             needed.setdefault(block.group, []).append(own)
         used = {group: np.unique(np.concatenate(own)) for group, own in needed.items()}
         return _Timed(layers, frames, *laid_out(layers, used))
@@ -304,7 +304,7 @@ class _Search:
         timed = layers[block.group]
         plan = block.plan(rows)
         using = environment_of(self.cluster, plan, self.calibration.run)
-        own = timed.least[timed.place[block.index[rows]]]
+        own = timed.least[timed.place[block.layers(rows)]]
         return np.asarray(using.factor * plan.micro_batches * own * (self.model.layers / plan.pp))
 
     def _evaluate(self, pieces: list[Piece], timed: _Timed, state: Contenders) -> None:
@@ -348,9 +348,9 @@ class _Search:
         for number, part in own:
             block, rows = self.blocks[number], self.rows[number][part]
             layers = timed.layers[block.group]
-            index.append(timed.places[block.group][layers.place[block.index[rows]]])
+            index.append(timed.places[block.group][layers.place[block.layers(rows)]])
             if number in timed.frames:
-                places.append(timed.frames[number].place[rows])
+                places.append(timed.frames[number].at(rows))
         first = self.blocks[own[0][0]]
         if places:
             around = timed.frames[own[0][0]].frame.take(np.concatenate(places))

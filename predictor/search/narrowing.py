@@ -33,7 +33,7 @@ from predictor.search.axes import SearchBasis
 from predictor.search.bounds import Within, further
 from predictor.search.conflict import Conflict
 from predictor.search.ranking import Limits, brief, single
-from predictor.search.space import Block
+from predictor.search.space import PLACE, Block
 from predictor.timing import RunParameters
 from predictor.units import GB, GIB
 from predictor.work import step_operators
@@ -48,7 +48,7 @@ REMEMBERED = 250_000
 
 def asked(block: Block, part: Index) -> Array:
     """Accelerators that the request asks for, of some plans of a block."""
-    return block.rows["gpus"][part]
+    return np.asarray(block.column("gpus", part))
 
 
 def chunks(rows: Index) -> list[Index]:
@@ -61,15 +61,15 @@ class _Misses:
     """What came nearest to fitting, and why plans cannot be.
 
     possible  whether any plan obeys the laws
-    least     memory of all [bytes], and the block and row of that; none yet
-    crowded   of plans that fit the accelerator: what the host would keep over what it has, and both
+    least     memory of all [bytes], and the block and row of that, of equals the first; none yet
+    crowded   of plans that fit the accelerator: what the host would keep over what it has, the
+              block, and both
     """
 
     conflict: Conflict = field(default_factory=Conflict)
     possible: bool = False
-    least: float = np.inf
-    where: tuple[int, ...] = ()
-    crowded: tuple[float, float, float] = (np.inf, np.nan, np.nan)
+    least: tuple[float, int, int] = (np.inf, 0, 0)
+    crowded: tuple[float, int, float, float] = (np.inf, 0, np.nan, np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,19 +124,22 @@ class Narrowing:
         Raises InputError where there are none: conditions that exclude each other, or the least
         memory that would do.
         """
-        judged: dict[tuple[Any, ...], _Judged] = {}
-        misses, found = _Misses(), Possible(0, [], [])
-        for number, block in enumerate(self.blocks):
-            progress(number / len(self.blocks))
-            key = self._alike(number)
-            if key not in judged:
-                judged[key] = _Judged.of(len(block.grid["tp"]))
-            table = judged[key]
-            for part in chunks(np.flatnonzero(~table.known[block.place])):
-                self._judge(number, part, table, misses)
-            found.count += int(np.count_nonzero(table.lawful[block.place]))
-            found.rows.append(np.flatnonzero(table.fits[block.place]))
-            found.peak.append(table.peak[block.place[found.rows[-1]]])
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for number in range(len(self.blocks)):
+            alike.setdefault(self._alike(number), []).append(number)
+        none: Index = np.empty(0, dtype=PLACE)
+        misses, done = _Misses(), 0
+        found = Possible(0, [none] * len(self.blocks), [np.empty(0)] * len(self.blocks))
+        for numbers in alike.values():
+            table = _Judged.of(len(self.blocks[numbers[0]].grid["tp"]))
+            for number in numbers:
+                progress(done / len(self.blocks))
+                block, done = self.blocks[number], done + 1
+                for part in chunks(np.flatnonzero(~table.known[block.place])):
+                    self._judge(number, part, table, misses)
+                found.count += int(np.count_nonzero(table.lawful[block.place]))
+                rows: Index = np.flatnonzero(table.fits[block.place]).astype(PLACE)
+                found.rows[number], found.peak[number] = rows, table.peak[block.place[rows]]
         if not found.count:
             raise InputError(misses.conflict.message())
         if not any(rows.size for rows in found.rows):
@@ -177,12 +180,11 @@ class Narrowing:
             self.setting.cluster.accelerator.memory
         )
         low = int(np.argmin(held.peak))
-        if held.peak[low] < misses.least:
-            misses.least, misses.where = float(held.peak[low]), (number, int(part[low]))
+        misses.least = min(misses.least, (float(held.peak[low]), number, int(part[low])))
         over = np.where(fits, held.host / room, np.inf)
         near = int(np.argmin(over))
-        if over[near] < misses.crowded[0]:
-            misses.crowded = float(over[near]), float(held.host[near]), float(room[near])
+        least = float(over[near]), number, float(held.host[near]), float(room[near])
+        misses.crowded = min(misses.crowded, least)
         table.fits[place] = fits & (held.host <= room)
         table.peak[place] = held.peak
 
@@ -195,15 +197,15 @@ class Narrowing:
         if np.isfinite(misses.crowded[0]):
             return InputError(
                 f"no plan fits the hosts of {cluster.name}: of those that fit {name}, the "
-                f"least would keep {misses.crowded[1] / GB:.1f} GB for each accelerator, for which "
-                f"the host has {misses.crowded[2] / GB:.1f} GB"
+                f"least would keep {misses.crowded[2] / GB:.1f} GB for each accelerator, for which "
+                f"the host has {misses.crowded[3] / GB:.1f} GB"
             )
-        number, row = misses.where
+        least, number, row = misses.least
         best = single(self.blocks[number].plan(np.array([row])))
         part = "" if share == 1 else f" ({share:.0%} of {capacity / GIB:.1f})"
         return InputError(
             f"no plan fits the {share * capacity / GIB:.1f} GiB{part} of {name}: the least that "
-            f"would is {misses.least / GIB:.1f} GiB per GPU, with {brief(best)}"
+            f"would is {least / GIB:.1f} GiB per GPU, with {brief(best)}"
         )
 
     def _saved(self, block: Block, part: Index) -> Kept:
@@ -212,7 +214,7 @@ class Narrowing:
         if block.group not in self.kept:
             operators = step_operators(self.setting.model, block.base)
             self.kept[block.group] = kept_by(operators, self.setting.model, block.base)
-        return self.kept[block.group].at(block.index[part])
+        return self.kept[block.group].at(block.layers(part))
 
     def _laid(self, plan: TrainingPlan, saved: Kept) -> Layout:
         """What lies on the stages of plans, told once for all that differ in nothing of it."""

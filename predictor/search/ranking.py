@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Index, filled
+from predictor.arrays import Array, Index
 from predictor.catalog import Assumption
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -17,7 +17,7 @@ from predictor.memory import MEMORY_FRACTION
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.records import dataclass
-from predictor.search.documents import named
+from predictor.search.documents import PACKED, packing_of
 from predictor.search.space import Block
 from predictor.timing import Calibration
 from predictor.training import Frame, LayerParts
@@ -44,7 +44,7 @@ class Layers:
 
     def of(self, block: Block, rows: Index) -> tuple[LayerParts, Index]:
         """The layers, and which of them some plans of a block have."""
-        return self.parts, self.place[block.index[rows]]
+        return self.parts, self.place[block.layers(rows)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,15 +52,21 @@ class Surroundings:
     """What lies around the layers of the plans of a block, timed.
 
     frame   of distinct plans, of all blocks of a pool together
-    place   of every plan of this block in it
+    inner   of every row of the block's grid, where in that it is
+    place   of every plan of the block in the grid
     """
 
     frame: Frame
+    inner: Index
     place: Index
+
+    def at(self, rows: Index) -> Index:
+        """Where in the frame some plans of the block are."""
+        return self.inner[self.place[rows]]
 
     def of(self, rows: Index) -> Frame:
         """Of some plans of the block."""
-        return self.frame.take(self.place[rows])
+        return self.frame.take(self.at(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +166,9 @@ class SearchResult:
 
     def mapping(self, position: int) -> dict[str, Any]:
         """One plan as a mapping of its fields, with how its documents are packed."""
-        rows = self.blocks[self.block[position]].rows
-        return {**mapping(self.plan(position)), **named(rows, self.row[position])}
+        block, row = self.blocks[self.block[position]], self.row[position : position + 1]
+        packed = block.column(PACKED, row)[0] if PACKED in block.grid else None
+        return {**mapping(self.plan(position)), **({} if packed is None else packing_of(packed))}
 
     @property
     def plans(self) -> list[dict[str, Any]]:
@@ -173,13 +180,14 @@ class SearchResult:
         chosen = slice(None) if positions is None else np.asarray(positions, dtype=np.intp)
         numbers, place = np.unique(self.block[chosen], return_inverse=True)
         own = [self.blocks[number] for number in numbers]
-        values = [one.rows.get(name, getattr(one.fixed, name, None)) for one in own]
+        values = [getattr(one.fixed, name, None) for one in own if name not in one.grid]
         if any(isinstance(value, str | bool) for value in values):
             return np.array(values, dtype=object)[place]
-        sizes = [len(one) for one in own]
-        starts = np.cumsum([0, *sizes])[place]
-        every = [filled(value, (size,)) for value, size in zip(values, sizes, strict=True)]
-        return np.concatenate([np.empty(0), *every])[starts + self.row[chosen]]
+        found, rows = np.empty(len(place)), self.row[chosen]
+        order = np.argsort(place, kind="stable")
+        for at, part in zip(own, np.split(order, np.cumsum(np.bincount(place))[:-1]), strict=False):
+            found[part] = at.column(name, rows[part])
+        return found
 
     def training_days(self, positions: Sequence[int] | None = None) -> Array | None:
         """Days to train on the tokens of `limits`, of some plans, of every one if None; None

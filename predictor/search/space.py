@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Index
+from predictor.arrays import Array, Index
 from predictor.catalog import Assumption, Given, Range, TrainingPlanSpec, parse, read_given
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -38,7 +38,11 @@ APART = ("gpus", PACKED)
 
 
 MOST_PLANS = 100_000_000
-"""A search holds its plans, some 0.2 kB each: of more, a machine of 20 GB is killed unasked."""
+"""A search holds where each of its plans is, and what is known of those that fit, some 20 bytes
+each: more take hours."""
+
+PLACE = np.int32
+"""Type of places in a table, which has no more rows than a search may have plans."""
 
 RANKS = ("tp", "cp", "ep", "pp", "dp")
 """Numbers of ranks, of which `training.environment_of` is."""
@@ -46,24 +50,23 @@ RANKS = ("tp", "cp", "ep", "pp", "dp")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Plans of one set of categories.
+    """Plans of one set of categories; their numbers are those of a grid that many blocks have in
+    common, and are taken from it where they are asked for.
 
     fixed    the categories, and numbers that do not vary
-    rows     numbers that do, arrays of one length
     group    number of the layers' categories
     base     plans with distinct layers
     table    which numbers those are: groups of one table differ in their categories alone
-    index    for every plan, of its layers in `base`
-    grid     numbers from which the plans are taken, which many blocks have in common; place says
-             where among them each plan is
+    inner    of every row of the grid, which of `base` has its layers
+    grid     numbers that vary, arrays of one length, as narrow as holds them (`narrow`)
+    place    where in the grid each plan is
     """
 
     fixed: TrainingPlan
-    rows: Columns
     group: int
     base: TrainingPlan
     table: int
-    index: Index
+    inner: Index
     grid: Columns
     place: Index
 
@@ -73,11 +76,49 @@ class Block:
         return self.fixed.schedule, self.fixed.framework, self.fixed.era
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.place)
 
     def plan(self, chosen: Index | slice) -> TrainingPlan:
         """Some of the plans, as a batch."""
-        return _batch(self.fixed, _only(self.rows, chosen))
+        place = self.place[chosen]
+        return _batch(self.fixed, {n: as_float(own[place]) for n, own in self.grid.items()})
+
+    def column(self, name: str, chosen: Index | slice) -> Any:
+        """A field of some of the plans: an array where it varies, else one value for all."""
+        column = self.grid.get(name)
+        if column is None:
+            return getattr(self.fixed, name)
+        return as_float(column[self.place[chosen]])
+
+    def layers(self, chosen: Index | slice) -> Index:
+        """Which of `base` have the layers of some of the plans."""
+        return self.inner[self.place[chosen]]
+
+
+NARROW: tuple[tuple[Any, float], ...] = (
+    (np.int16, float(np.iinfo(np.int16).max)), (np.float32, float(np.finfo(np.float32).max)),
+)  # fmt: skip
+"""Narrow types of columns, and the largest number that each holds."""
+
+
+def narrow(columns: Columns) -> Columns:
+    """Columns as whole numbers of 16 bits, or as floats of 32, where these hold every value."""
+    return {name: _narrow(column) for name, column in columns.items()}
+
+
+def _narrow(column: Array) -> Array:
+    size = float(np.max(np.abs(column), initial=0.0))
+    for kind, most in NARROW:
+        if size <= most:
+            small = column.astype(kind)
+            if np.array_equal(small, column):
+                return np.asarray(small)
+    return column
+
+
+def as_float(column: Array) -> Array:
+    """A column that may be narrow, as arithmetic takes it."""
+    return np.asarray(column, dtype=float)
 
 
 def counted(blocks: Sequence[Block], rows: Sequence[Index]) -> TrainingPlan:
@@ -86,7 +127,7 @@ def counted(blocks: Sequence[Block], rows: Sequence[Index]) -> TrainingPlan:
     numbers: dict[str, Any] = {
         name: np.concatenate(
             [
-                np.broadcast_to(block.rows.get(name, getattr(fixed, name)), len(block))[chosen]
+                np.broadcast_to(block.column(name, chosen), len(chosen))
                 for block, chosen in zip(blocks, rows, strict=True)
             ]
         )
@@ -135,13 +176,17 @@ class Space:
         inner = [c for c in able if self._reaches_layers(c[0])]
         outer = [c for c in able if not self._reaches_layers(c[0])]
         piped = self._with_pipelines()
-        tables: dict[tuple[str, ...], tuple[Columns, Index]] = {}
+        tables: dict[tuple[str, ...], Columns] = {}
         layers: dict[tuple[str, ...], tuple[TrainingPlan, Index]] = {}
         groups: dict[tuple[Any, ...], TrainingPlan] = {}
+        inner_of: dict[tuple[Any, ...], Index] = {}
+        grids: dict[tuple[str, ...], tuple[Columns, Index]] = {}
         for categories in _combinations(inner):
             fixed = self._fixed(categories)
             axes = self._axes(fixed, inner=True)
-            whole, _ = self._table(tables, grid, (), axes)
+            if _names(axes) not in tables:
+                tables[_names(axes)] = self._varied(grid, axes)[0]
+            whole = tables[_names(axes)]
             there = np.flatnonzero(self._mask(whole, inner, categories))
             if not there.size:
                 continue
@@ -162,12 +207,19 @@ class Space:
                     continue
                 both = replace(fixed, **_merged(others))
                 more = self._axes(both, inner=False)
-                table, source = self._table(tables, whole, _names(axes), more)
+                along = *_names(axes), "|", *_names(more)
+                if along not in grids:
+                    table, source = self._varied(whole, more)
+                    grids[along] = narrow(table), source.astype(PLACE)
+                table, source = grids[along]
                 chosen = np.zeros(len(index), dtype=bool)
                 chosen[inside] = True
-                place = np.flatnonzero(chosen[source])
+                place: Index = np.flatnonzero(chosen[source]).astype(PLACE)
+                names = key, _names(more)
+                if names not in inner_of:
+                    inner_of[names] = index[source].astype(PLACE)
                 for one, at in _parted(both, place, table["pp"] > 1, piped):
-                    yield Block(one, _only(table, at), *told, index[source[at]], table, at)
+                    yield Block(one, *told, inner_of[names], table, at)
 
     def enumerated(self) -> list[Block]:
         """All plans in blocks. Raises InputError where they are more than a search may hold."""
@@ -187,20 +239,6 @@ class Space:
         values, sensible = choice
         others = [own for own in values[1:] if sensible(self.setting, grid, own).any()]
         return [*values[:1], *others], sensible
-
-    def _table(
-        self,
-        known: dict[tuple[str, ...], tuple[Columns, Index]],
-        rows: Columns,
-        along: tuple[str, ...],
-        axes: list[Axis],
-    ) -> tuple[Columns, Index]:
-        """Rows that vary `along` some axes, extended by more of them, and for each the one that it
-        came from: one table for all blocks that have those axes."""
-        key = *along, "|", *_names(axes)
-        if key not in known:
-            known[key] = self._varied(rows, axes) if axes else (rows, np.arange(len(rows["tp"])))
-        return known[key]
 
     def _reaches_layers(self, values: list[dict[str, Any]]) -> bool:
         """Whether a choice changes anything inside a layer: by its own fields, or by habits of the

@@ -15,7 +15,7 @@ from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
 from predictor.records import replace
 from predictor.search.ranking import Surroundings
-from predictor.search.space import APART, Block
+from predictor.search.space import APART, PLACE, Block, as_float
 from predictor.timing import Calibration
 from predictor.training import LAYERED, Frame, frame, is_apart
 
@@ -49,9 +49,14 @@ def surroundings(
     for numbers in alike.values():
         first = blocks[numbers[0]]
         inside = INSIDE if _apart(first) else APART
+        grids = {id(blocks[at].grid): blocks[at].grid for at in numbers}
+        used = {
+            key: _used([(blocks[at], rows[at]) for at in numbers if id(blocks[at].grid) == key])
+            for key in grids
+        }
         columns: dict[str, Any] = {
-            name: np.concatenate([blocks[at].rows[name][rows[at]] for at in numbers])
-            for name in first.rows
+            name: np.concatenate([as_float(own[name][used[key]]) for key, own in grids.items()])
+            for name in first.grid
             if name not in inside
         }
         kept, place = distinct_rows(list(columns.values()))
@@ -59,12 +64,22 @@ def surroundings(
             continue
         plan = replace(first.fixed, **{name: column[kept] for name, column in columns.items()})
         around = frame(model, cluster, plan, calibration)
-        ends = np.cumsum([rows[at].size for at in numbers])
-        for at, own in zip(numbers, np.split(place, ends[:-1]), strict=True):
-            whole = np.zeros(len(blocks[at]), dtype=np.intp)
-            whole[rows[at]] = own
-            found[at] = Surroundings(around, whole)
+        ends = np.cumsum([own.size for own in used.values()])
+        inner: dict[int, Index] = {}
+        for key, own in zip(grids, np.split(place, ends[:-1]), strict=True):
+            inner[key] = np.zeros(len(grids[key]["tp"]), dtype=PLACE)
+            inner[key][used[key]] = own
+        for at in numbers:
+            found[at] = Surroundings(around, inner[id(blocks[at].grid)], blocks[at].place)
     return _joined(blocks, found)
+
+
+def _used(pieces: Sequence[tuple[Block, Index]]) -> Index:
+    """Rows of a grid that some rows of blocks are, each once."""
+    mask = np.zeros(len(pieces[0][0].grid["tp"]), dtype=bool)
+    for block, rows in pieces:
+        mask[block.place[rows]] = True
+    return np.flatnonzero(mask)
 
 
 def _joined(blocks: Sequence[Block], found: Mapping[int, Surroundings]) -> dict[int, Surroundings]:
@@ -78,14 +93,18 @@ def _joined(blocks: Sequence[Block], found: Mapping[int, Surroundings]) -> dict[
         sizes = [frame.m.shape[0] for frame in frames.values()]
         rows[pool] = join(list(frames.values()), sizes)
         starts |= zip(frames, np.cumsum([0, *sizes]).tolist(), strict=False)
+    moved: dict[int, Index] = {}
+    for one in found.values():
+        if id(one.inner) not in moved:
+            moved[id(one.inner)] = (one.inner + starts[id(one.frame)]).astype(PLACE)
     return {
-        number: Surroundings(rows[blocks[number].pool], one.place + starts[id(one.frame)])
+        number: Surroundings(rows[blocks[number].pool], moved[id(one.inner)], one.place)
         for number, one in found.items()
     }
 
 
 def _apart(block: Block) -> bool:
-    kept = block.rows.get("offload_activations", block.fixed.offload_activations)
+    kept = block.grid.get("offload_activations", block.fixed.offload_activations)
     return is_apart(replace(block.fixed, offload_activations=kept))
 
 
@@ -96,5 +115,5 @@ def _key(block: Block) -> tuple[Any, ...]:
     numbers = (name for name in NUMERIC_FIELDS if not (apart and name in INSIDE))
     return (
         *(getattr(block.fixed, name) for name in categories),
-        *(name if name in block.rows else repr(getattr(block.fixed, name)) for name in numbers),
+        *(name if name in block.grid else repr(getattr(block.fixed, name)) for name in numbers),
     )

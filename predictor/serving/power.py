@@ -282,7 +282,7 @@ def serving_activity(
     reading = read * prompt_time(found.work, found.parameters) / found.work.together
     decoding = steps * found.latencies.step
     closed = np.asarray(plan.serving, float) * np.isfinite(np.asarray(plan.batch, float))
-    if tokens_per_s is None and found.arriving:
+    if found.arriving:
         closed = np.zeros_like(closed)
     first = np.clip(reading, 0.0, 0.95)
     rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))

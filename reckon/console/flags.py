@@ -113,7 +113,7 @@ PANELS: dict[str, tuple[str, ...]] = {
                     "input_len", "output_len", "attention", "from_megatron", "from_torchtitan",
                     "from_nemo", "from_deepspeed", "from_trainer", "from_maxtext",
                     "from_nanotron", "from_llm_foundry", "from_vllm", "from_sglang",
-                    "from_trtllm"),
+                    "from_trtllm", "from_tgi", "from_lmdeploy", "from_llama_cpp"),
     "On what": ("system", "accelerator", "gpus", "accelerators_per_node", "price",
                 "price_per_gpu_hour", "inter_link_gbps"),
     "Laid out how": ("tp", "pp", "cp", "ep", "etp", "vpp", "dp", "micro_batch", "sharding",

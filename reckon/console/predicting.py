@@ -113,10 +113,13 @@ def infer_command() -> click.Command:
     more = [
         switch("explain", "Taxes of a decoding pass: launch, waiting, locality."),
         allow_oom_option(),
-        option("emit", "Launch line: vllm sglang trtllm.", "NAME"),
+        option("emit", "Launch line: vllm sglang trtllm tgi lmdeploy llama-cpp.", "NAME"),
         _line_option("vllm", "Read such a line."),
         _line_option("sglang", "Or of SGLang."),
         _line_option("trtllm", "Or TensorRT-LLM.", also=("tensorrt-llm",)),
+        _line_option("tgi", "Or TGI, LMDeploy (-lmdeploy), llama.cpp (-llama-cpp)."),
+        _line_option("lmdeploy", hidden=True),
+        _line_option("llama-cpp", hidden=True, also=("llama.cpp",)),
     ]
     text = "Time to first token, time per token, throughput, memory."
     return _predicting("infer", SERVING_FIELDS, predict_infer, more, text, INFER_EXAMPLE)

@@ -16,7 +16,8 @@ from reckon.console.flags import (
     settings_option,
 )
 
-DIALECTS = ("megatron", "torchtitan", "nemo", "deepspeed", "vllm", "sglang", "trtllm")
+DIALECTS = ("megatron", "torchtitan", "nemo", "deepspeed", "vllm", "sglang", "trtllm",
+            "tgi", "lmdeploy", "llama-cpp")  # fmt: skip
 """Launch lines that may stand beside a log."""
 
 LINES = [
@@ -28,7 +29,7 @@ LINES = [
 
 def launch_of(given: dict[str, Any]) -> tuple[str, str]:
     """The launch line among flags, taken out of them; ('', '') where there is none."""
-    said = {name: given.pop(f"from_{name}") for name in DIALECTS}
+    said = {name: given.pop(f"from_{name}".replace("-", "_")) for name in DIALECTS}
     lines = {name: text for name, text in said.items() if text}
     if len(lines) > 1:
         raise InputError(f"give one launch line, not {' and '.join(lines)}")

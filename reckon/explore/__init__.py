@@ -2,5 +2,6 @@
 
 from reckon.explore.evaluate import Explored, explore
 from reckon.explore.grid import Grid, read_grid
+from reckon.explore.optimise import Optimum, optimise
 
-__all__ = ["Explored", "Grid", "explore", "read_grid"]
+__all__ = ["Explored", "Grid", "Optimum", "explore", "optimise", "read_grid"]

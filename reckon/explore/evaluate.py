@@ -87,9 +87,14 @@ def explore(
     progress     called with points done and points in all
     bottlenecks  also find which resource, doubled, helps each point most
 
-    Raises InputError where the grid cannot be read, or no point is possible.
+    Raises InputError where the grid cannot be read or asks for an optimum, or no point is possible.
     """
     grid = ref if isinstance(ref, Grid) else read_grid(ref)
+    if grid.spec.optimise:
+        raise InputError(
+            "optimise: the best of a budget is no table of points; ask reckon.explore.optimise "
+            "(`reckon explore` finds it too)"
+        )
     return _Run(grid, progress, bottlenecks).run()
 
 

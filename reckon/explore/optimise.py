@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from predictor.search import Limits, search_train
 from predictor.timing import Calibration
 from predictor.training import complete_training
 from reckon.explore.evaluate import serve_columns, served, train_columns
-from reckon.explore.grid import Grid
+from reckon.explore.grid import Grid, read_grid
 
 OBJECTIVES = ("tokens_per_s", "tokens_per_usd", "tokens_per_joule")
 WHOLE = ("technology.stacks", "technology.domain", "technology.dies")
@@ -126,13 +127,16 @@ def _judge(grid: Grid, objective: str) -> Judge:
     )
 
 
-def optimise(grid: Grid) -> Optimum:
+def optimise(ref: Grid | str | Path | Mapping[str, Any]) -> Optimum:
     """Find the best budget of a grid's technology (its key `optimise`: `over`, FIELD: [low, high];
     `objective`).
+
+    ref   a grid, its YAML file or its mapping
 
     Raises InputError for fields that cannot vary, bounds that are no range, and where no machine
     inside the bounds can be made and holds the model.
     """
+    grid = ref if isinstance(ref, Grid) else read_grid(ref)
     free, objective = _read(grid)
     judge = _judge(grid, objective)
     names = [name.partition(".")[2] for name in free]
@@ -197,6 +201,8 @@ def _read(grid: Grid) -> tuple[dict[str, tuple[float, float]], str]:
     content: Mapping[str, Any] = grid.spec.optimise
     if grid.spec.technology is None:
         raise InputError("optimise: needs a technology to start from")
+    if not content:
+        raise InputError("optimise: state what may vary: {over: {FIELD: [low, high]}}")
     for key in content:
         if key not in ("over", "objective"):
             raise unknown("key of optimise", key, ("over", "objective"))

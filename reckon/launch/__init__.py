@@ -19,12 +19,15 @@ from reckon.launch import dialect
 from reckon.launch.deepspeed import DEEPSPEED
 from reckon.launch.dialect import Dialect, Difference, Emitted, Launch, Request, check_kind
 from reckon.launch.foundry import FOUNDRY
+from reckon.launch.llamacpp import LLAMACPP
+from reckon.launch.lmdeploy import LMDEPLOY
 from reckon.launch.maxtext import MAXTEXT
 from reckon.launch.megatron import MEGATRON
 from reckon.launch.nanotron import NANOTRON
 from reckon.launch.nemo import NEMO
 from reckon.launch.sglang import SGLANG
 from reckon.launch.target import Target
+from reckon.launch.tgi import TGI
 from reckon.launch.torchtitan import TORCHTITAN
 from reckon.launch.trainer import TRAINER
 from reckon.launch.trtllm import TRTLLM
@@ -33,7 +36,7 @@ from reckon.launch.vllm import VLLM
 DIALECTS: dict[str, Dialect] = {
     one.name: one
     for one in (MEGATRON, TORCHTITAN, NEMO, DEEPSPEED, TRAINER, MAXTEXT, NANOTRON, FOUNDRY,
-                VLLM, SGLANG, TRTLLM)
+                VLLM, SGLANG, TRTLLM, TGI, LMDEPLOY, LLAMACPP)
 }  # fmt: skip
 
 

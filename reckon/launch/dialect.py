@@ -30,7 +30,7 @@ from predictor.training import TrainingRequest, complete_training
 from reckon.launch.calls import called
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
 from reckon.launch.effects import by_effect
-from reckon.launch.foreign import ForeignLine, other_engine
+from reckon.launch.foreign import ForeignLine, other_engine, reader_of
 from reckon.launch.launcher import NODES, PER_NODE, PROCESSES
 from reckon.launch.table import Entry, Facts, Flags, same
 from reckon.launch.variables import settled
@@ -219,6 +219,10 @@ def _nothing(dialect: Dialect, text: str, rest: list[str], notes: list[str]) -> 
         return InputError(
             f"--from-{dialect.name}: the line is of {other}, which is not read; state what it sets "
             f"(--framework {other} --model --tp ...)"
+        )
+    if dialect.serving and (reader := reader_of(text)) not in ("", dialect.name):
+        return InputError(
+            f"--from-{dialect.name}: the line is of another engine; --from-{reader} reads it"
         )
     told = f": {', '.join(map(str, rest[:5]))}" if rest else ""
     if tests := [note for note in notes if note.endswith("taken as false")]:

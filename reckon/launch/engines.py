@@ -113,7 +113,7 @@ CACHE = "--kv-cache-dtype"
 def cache(eight: tuple[str, ...], sixteen: str) -> Derived:
     """The cache's data type: 'auto' is that of the weights, bf16 where those are narrower.
 
-    eight, sixteen  spellings of fp8, and of bf16
+    eight, sixteen  spellings of fp8, and of bf16; empty where the engine has none
     """
 
     def says(facts: Facts) -> Flags:
@@ -133,7 +133,8 @@ def cache(eight: tuple[str, ...], sixteen: str) -> Derived:
             return {"kv": "bf16"}
         if other := meant(said, tuple(KV_BYTES), CACHE_WORDS):
             return {"kv": other}
-        raise InputError(f"{CACHE} {said}: known are auto, {sixteen}, {', '.join(eight)}")
+        known = ", ".join(filter(None, ("auto", sixteen, *eight)))
+        raise InputError(f"{CACHE} {said}: known are {known}")
 
     return Derived((CACHE,), says, means, fields=("kv",), needs=("weights",))
 
@@ -221,11 +222,46 @@ def static(load: Flags) -> Flags:
     return {BATCH: load[BATCH], "--input-len": load[INPUT], "--output-len": load[OUTPUT]}
 
 
+def clients(load: Flags) -> Flags:
+    """Flags of a load, a static batch being as many clients."""
+    return {CLIENTS if flag == BATCH else flag: value for flag, value in load.items()}
+
+
+def openai_client(name: str, port: int, load: Flags) -> str:
+    """The command of vLLM's client, which knows every server that answers as OpenAI's does.
+
+    name   of the model, as a shell takes it
+    """
+    head = f"vllm bench serve --backend openai --base-url http://localhost:{port} --model {name}"
+    return client(f"{head} --dataset-name random", clients(load))
+
+
+OPENAI = r"\bvllm bench serve\b.*--backend[ =]openai\b"
+"""That command, in lines of other engines."""
+
+
 def client(head: str, load: Flags, per_client: int = 10) -> str:
     """The command of a benchmark client: random requests of these lengths, ten for each client."""
     clients = load.get(CLIENTS)
     prompts = int(clients) * per_client if clients else 1000
     return rendered(head, {**load, "--num-prompts": prompts})
+
+
+SET = r"[\"']?\s*(?:=|:|,?\s*value:)\s*[\"']?"
+"""What stands between a variable of the environment and its value: in a shell, in compose files, in
+lists of Kubernetes."""
+
+
+def environment(text: str, names: Mapping[str, str]) -> Flags:
+    """Flags that variables of the environment stand for, where the text gives them a value.
+
+    names  variables, and flags with dashes
+    """
+    found: Flags = {}
+    for name, flag in names.items():
+        if said := re.search(rf"(?<![\w$]){name}{SET}([\w./,:-]+)", text):
+            found[flag] = said[1]
+    return found
 
 
 REPOSITORY = r"[\w.-]+/[\w.-]+"
@@ -263,6 +299,19 @@ def engine_flags(
             found.setdefault(MODEL, found[name])
             del found[name]
     return found, list(script.notes)
+
+
+def served_flags(script: Script, programs: str, positional: str) -> tuple[Flags, list[str]]:
+    """Flags of an engine that is asked as OpenAI's server, and of the client beside it, whose own
+    do not count where both have one of that name.
+
+    programs    pattern of the engine's commands and images
+    positional  pattern of the word before the one that names the model
+    """
+    loads, _ = engine_flags(script, lambda one: bool(re.search(OPENAI, one)), r"(?!)")
+    found, notes = engine_flags(script, lambda one: bool(re.search(programs, one)), positional)
+    loads.pop("--backend", None)
+    return {**loads, **found}, notes
 
 
 CLIENT_IGNORED = (

@@ -119,9 +119,7 @@ def foreign(flags: Flags, text: str) -> str | None:
 
 
 ENGINES: tuple[tuple[str, str], ...] = (
-    (r"text-generation-(inference|launcher)", "tgi"),
-    (r"\blmdeploy\b", "lmdeploy"),
-    (r"\bllama-(server|bench|cli|batched-bench)\b|\bllama\.cpp\b|\bollama\b", "llama.cpp"),
+    (r"\bllama-(bench|cli|batched-bench)\b|\bollama\b", "llama.cpp"),
     (r"\bmlc_(llm|chat)\b|\bmlc-llm\b", "mlc-llm"),
     (r"nvcr\.io/nim/", "nim"),
     (r"\bexllamav?[23]\b|\btabbyapi\b", "exllamav2"),
@@ -131,6 +129,22 @@ ENGINES: tuple[tuple[str, str], ...] = (
     (r"\bmii\b|deepspeed-mii", "deepspeed-mii"),
 )
 """Programs and images of engines whose lines are not read, and what the engines are called."""
+
+
+READERS: tuple[tuple[str, str], ...] = (
+    (r"\bvllm\b", "vllm"),
+    (r"\bsglang\b", "sglang"),
+    (r"\btrtllm-(serve|bench)\b|\btensorrt[_-]llm\b", "trtllm"),
+    (r"text-generation-(inference|launcher)", "tgi"),
+    (r"\blmdeploy\b", "lmdeploy"),
+    (r"\bllama-server\b|\bllama\.cpp\b", "llama-cpp"),
+)
+"""Programs and images of engines, and who reads their lines."""
+
+
+def reader_of(text: str) -> str:
+    """Who reads a line without any known flag; empty where nobody is known to."""
+    return next((name for pattern, name in READERS if re.search(pattern, text)), "")
 
 
 def other_engine(text: str) -> str:

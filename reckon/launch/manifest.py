@@ -31,6 +31,9 @@ ENGINES: tuple[tuple[str, str], ...] = (
     (r"vllm", "vllm serve"),
     (r"sglang|lmsysorg", "python -m sglang.launch_server"),
     (r"tensorrt|trtllm|tritonserver", "trtllm-serve"),
+    (r"text-generation-(inference|launcher)", "text-generation-launcher"),
+    (r"lmdeploy", "lmdeploy serve api_server"),
+    (r"llama-server|llama\.cpp", "llama-server"),
 )
 """What images are called, and the command that they start with bare arguments."""
 
@@ -61,6 +64,9 @@ STARTS = {
     "vllm": r"\bvllm serve\b|vllm\.entrypoints|docker run[^`]*\bvllm/vllm-openai",
     "sglang": r"sglang\.launch_server|\bsglang serve\b",
     "trtllm": r"\btrtllm-serve\b",
+    "tgi": r"\btext-generation-launcher\b|docker run[^`]*\btext-generation-inference\b",
+    "lmdeploy": r"\blmdeploy serve api_server\b",
+    "llama-cpp": r"\bllama-server\b",
 }
 """How commands start each engine."""
 
@@ -98,7 +104,9 @@ def read_lines(text: str, folder: Path | None = None, engine: str = "") -> Scrip
     found = [words for one in documents for words in _containers(one, script, {}, 0)]
     if not found:
         raise InputError(
-            "the manifest has no container that runs vllm, sglang or trtllm-serve with arguments"
+            "the manifest has no container that runs an engine with arguments ("
+            + ", ".join(start for _, start in ENGINES)
+            + ")"
         )
     for words in found:
         match = TEMPLATE.search(_model(words) or "")
@@ -143,7 +151,7 @@ def _model(words: list[str]) -> str | None:
         if isinstance(given.get(name), str):
             return str(given[name])
     for before, word in pairwise(words):
-        if before in ("serve", "trtllm-serve") and not word.startswith("-"):
+        if before in ("serve", "trtllm-serve", "api_server") and not word.startswith("-"):
             return word
     return None
 

@@ -1,7 +1,8 @@
 """TensorRT-LLM: `trtllm-serve` with its YAML of further options, and its benchmark client.
 
 The tensor-parallel size counts all ranks of a stage; attention data parallelism gives each of them
-its own sequences, so that attention is either split over all of them or not at all.
+its own sequences, so that attention is either split over all of them or not at all. Replicas of a
+dense model are servers of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import yaml
 from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.engines import (
-    BATCH,
     CLIENT_IGNORED,
     CLIENTS,
     LOAD,
@@ -24,12 +24,15 @@ from reckon.launch.engines import (
     RELEASED,
     Largest,
     client,
+    clients,
     engine_flags,
     released,
     split_load,
+    whole_world,
 )
 from reckon.launch.launcher import named_text, quoted, rendered
 from reckon.launch.manifest import read_lines
+from reckon.launch.replicas import SERVERS, as_servers, servers_mean, servers_of, servers_say
 from reckon.launch.structured import flatten, nest, read_mapping_text
 from reckon.launch.table import (
     Cases,
@@ -51,17 +54,18 @@ FRACTION = "kv_cache_config.free_gpu_memory_fraction"
 
 
 def _ranks_says(facts: Facts) -> Flags:
-    """Attention replicas of a mixture; replicas of a dense model are servers of their own."""
-    if facts.get("model.num_experts") and facts["dp"] > 1 and facts["tp"] == 1:
-        return {TP: facts["dp"], ATTENTION: True}
-    return {TP: facts["tp"]}
+    """Attention replicas of a mixture, one on each rank of a stage; replicas of a dense model are
+    servers of their own."""
+    if facts.get("model.num_experts") and facts["dp"] > 1:
+        return {TP: whole_world(facts), ATTENTION: True}
+    return {TP: facts["tp"], **servers_say(facts)}
 
 
 def _ranks_means(flags: Flags, facts: Facts) -> Facts:
     ranks = whole_number(TP, flags.get(TP, 1))
     if truth(ATTENTION, flags.get(ATTENTION, False)):
         return {"tp": 1, "dp": ranks}
-    return {"tp": ranks, "dp": 1}
+    return {"tp": ranks, "dp": servers_mean(flags, facts)}
 
 
 def _balance_says(facts: Facts) -> Flags:
@@ -123,7 +127,7 @@ def _reuse_means(flags: Flags, facts: Facts) -> Facts:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Derived((TP, ATTENTION), _ranks_says, _ranks_means, fields=("tp", "dp")),
+    Derived((TP, ATTENTION, SERVERS), _ranks_says, _ranks_means, fields=("tp", "dp")),
     Derived((ATTENTION, BALANCE), _balance_says, _balance_means, fields=("replica_passes",)),
     Number("--pp-size", "pp", absent=1),
     Derived(
@@ -223,7 +227,7 @@ ENTRIES: tuple[Entry, ...] = (
 
 def _render(flags: Flags, facts: Facts) -> str:
     engine, load = split_load(flags)
-    further = {name: value for name, value in engine.items() if not name.startswith("-")}
+    further = {name: value for name, value in engine.items() if name[0] not in "-@"}
     name = quoted(flags[MODEL])
     text = ""
     head = f"trtllm-serve {name}"
@@ -232,16 +236,13 @@ def _render(flags: Flags, facts: Facts) -> str:
         body = yaml.safe_dump(nest(further), sort_keys=False)
         text = f"cat > options.yaml <<'EOF'\n{body}EOF\n"
         own["--extra_llm_api_options"] = "options.yaml"
-    if BATCH in load:
-        load = {**load, CLIENTS: load[BATCH]}
-        del load[BATCH]
     return (
         text
-        + rendered(head, own)
+        + as_servers(rendered(head, own), flags, 8000)
         + client(
             f"python -m tensorrt_llm.serve.scripts.benchmark_serving --model {name} "
             "--dataset-name random --random-ids",
-            load,
+            clients(load),
         )
     )
 
@@ -304,7 +305,8 @@ def _parse(text: str, folder: Path) -> Source:
             found[GRAPHS] = None
     flags = {SHORT.get(f, f): v for f, v in found.items()}
     lines = "\n".join(" ".join(words) for words in script.commands)
-    return Source(_benchmark(flags, lines) | released(text, r"tensorrt-llm/release"), notes)
+    own = servers_of(script) | released(text, r"tensorrt-llm/release")
+    return Source(_benchmark(flags, lines) | own, notes)
 
 
 TRTLLM = Dialect(

@@ -23,6 +23,7 @@ from reckon.launch.engines import (
     OUTPUT,
     RATE,
     RELEASED,
+    SET,
     Largest,
     cache,
     client,
@@ -316,11 +317,6 @@ def _of_file(flags: Flags, folder: Path, script: Script) -> Flags:
     own = {f"--{str(key).replace('_', '-')}": value for key, value in mapping.items()}
     own = {key: json.dumps(v) if isinstance(v, dict) else v for key, v in own.items()}
     return {**own, **{flag: value for flag, value in flags.items() if flag != "--config"}}
-
-
-SET = r"[\"']?\s*(?:=|:|,?\s*value:)\s*[\"']?"
-"""What stands between a variable of the environment and its value: in a shell, in compose files, in
-lists of Kubernetes."""
 
 
 def _environment(text: str) -> tuple[Flags, list[str]]:

@@ -16,7 +16,8 @@ from predictor.units import GIB
 from reckon.launch import DIALECTS, Launch
 from reckon.launch.dialect import text_of
 from reckon.launch.foreign import ForeignLine
-from reckon.verbs.launching import read_beside, reference
+from reckon.verbs.launching import read_beside
+from reckon.verbs.naming import reference
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import predict_infer
@@ -166,7 +167,7 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
     raise errors[own]  # a line of that tool, which is wrong: others make nothing of it
 
 
-ENGINES = ("vllm", "sglang", "trtllm")
+ENGINES = tuple(name for name, one in DIALECTS.items() if one.serving)
 """Dialects whose lines start an engine."""
 
 SIGNS = {"megatron": ("pretrain_", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
@@ -175,7 +176,8 @@ SIGNS = {"megatron": ("pretrain_", "megatron"), "torchtitan": ("torchtitan", "[p
          "maxtext": ("maxtext", "MaxText", "ici_"), "nanotron": ("nanotron", "tp_mode"),
          "llm-foundry": ("composer", "mpt_causal_lm", "device_train_microbatch_size"),
          "vllm": ("vllm",),
-         "sglang": ("sglang",), "trtllm": ("trtllm",)}  # fmt: skip
+         "sglang": ("sglang",), "trtllm": ("trtllm",), "tgi": ("text-generation-",),
+         "lmdeploy": ("lmdeploy",), "llama-cpp": ("llama-server", "llama.cpp")}  # fmt: skip
 """Words by which a line tells whose it is."""
 
 TAKES = {"deepspeed": "megatron"}

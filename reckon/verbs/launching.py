@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from predictor import catalog
@@ -18,6 +17,7 @@ from predictor.training import TrainingRequest, predict, reliability_defaults, r
 from predictor.units import GB
 from reckon.launch import DIALECTS, Emitted, Launch, Request, emit, read_launch
 from reckon.launch.effects import told
+from reckon.verbs.naming import reference
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import ServingSweep, predicted
@@ -64,13 +64,6 @@ def read_beside(dialect: str, text: str, model: Model | None, beside: Mapping[st
     if meant is None or not meant.count:
         return launch
     return read_launch(dialect, text, model, {**beside, "gpus": meant.count})
-
-
-def reference(model: Model) -> str | dict[str, Any]:
-    """The name of a model of the catalog; the dimensions of another."""
-    if model.name in catalog.rows("models") and catalog.model(model.name) == model:
-        return model.name
-    return asdict(model)
 
 
 def _number(value: Any) -> Any:

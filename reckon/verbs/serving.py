@@ -36,6 +36,7 @@ from predictor.serving import (
     with_fleet,
 )
 from predictor.timing import Calibration
+from reckon.verbs.naming import named
 from reckon.verbs.powering import powered
 from reckon.verbs.served import Instead, ServingResult
 from reckon.verbs.training import (
@@ -75,8 +76,7 @@ def predict_infer(
         single = EXACT_STEPS if plan.shape == () else STEPS_LISTED
         return predict_inference(resolved_model, catalog.system(cluster), plan, known, single)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_request(Path(plan))
-    named = {"model": model, "system": cluster}
-    fields |= {key: name for key, name in named.items() if isinstance(name, str)}
+    fields |= named(model, cluster)
     spec = parse(ServingPlanSpec, fields, "plan")
     resolved_cluster = catalog.stated_cluster(cluster, spec.to_dict())
     loaded: dict[str, Any] = {"model": resolved_model, "cluster": resolved_cluster}

@@ -27,6 +27,7 @@ from predictor.training import (
     predict,
     step_power,
 )
+from reckon.verbs.naming import named
 from reckon.verbs.pacing import paced
 from reckon.verbs.powering import powered
 from reckon.verbs.results import Prediction, Varied
@@ -62,8 +63,7 @@ def predict_train(
     if isinstance(plan, TrainingPlan):
         return predict(resolved_model, catalog.system(cluster), plan, known)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_request(Path(plan))
-    named = {"model": model, "system": cluster}
-    fields |= {key: name for key, name in named.items() if isinstance(name, str)}
+    fields |= named(model, cluster)
     spec = parse(TrainingPlanSpec, fields, "plan")
     resolved_cluster = catalog.stated_cluster(cluster, spec.to_dict())
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)

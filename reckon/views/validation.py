@@ -79,3 +79,6 @@ def show_validation(result: dict[str, Any]) -> None:
     if reasons:
         print()
         print(grid(["skipped, because", "n"], [[k, str(v)] for k, v in reasons.most_common()]))
+    if notes := Counter(row["reason"] for row in result["noted"]):
+        print()
+        print(grid(["rows contradict themselves", "n"], [[k, str(v)] for k, v in notes.items()]))

@@ -452,3 +452,38 @@ def test_fine_tuning_of_other_models_is_not_that_of_the_one_that_is_known() -> N
     assert not isinstance(node_row(row), str)
     assert not isinstance(node_row({**row, "model": "Llama-2-70B"}), str)
     assert node_row({**row, "model": "llama3-8b"}) == "the configuration is not stated"
+
+
+def test_a_rate_of_requests_is_one() -> None:
+    """More requests, more power; what is idle between them draws little; a stated rate of tokens
+    does not make it a closed loop."""
+    rows = [{**SERVED, "batch": None, "request_rate": rate} for rate in (0.5, 2.0, 8.0)]
+    found, skipped = power_points(pd.DataFrame(rows), "served", load("kernels-only"))
+    assert not skipped
+    alone = [one.predicted for one in found if one.metric == "power_w"]
+    assert alone == sorted(alone)
+    assert alone[0] < 0.9 * alone[2]
+    whole = pd.DataFrame([{**SERVED, "request_rate": 0.5}])
+    first = power_points(whole, "served", load("kernels-only"))[0][0]
+    assert first.predicted == pytest.approx(alone[0])
+    empty = pd.DataFrame([{**SERVED, "batch": None}])
+    assert "requests at a time" in power_points(empty, "served", load("kernels-only"))[1][0].reason
+
+
+def test_training_that_states_its_run_is_predicted_from_it() -> None:
+    run = {"source": "own", "accelerator": "H100-SXM5-80GB", "num_gpus": 8.0, "gpus_per_node": 8.0,
+           "tp": 8.0, "pp": 1.0, "micro_batch": 1.0, "global_batch": 8.0, "seq_len": 4096.0,
+           "precision": "bf16", "framework": "megatron-lm", "avg_power_per_gpu_w": 600.0,
+           "node_power_w": None}  # fmt: skip
+    rows = [
+        {**run, "model": "llama3-8b"},
+        {**run, "model": "gpt3-13b", "seq_len": 2048.0, "node_power_w": 8000.0},
+        {**run, "model": "mystery"},
+    ]
+    found, skipped = power_points(pd.DataFrame(rows), "training", load("kernels-only"))
+    assert [(one.metric, one.model) for one in found] == [
+        ("power_w", "llama3-8b"), ("node_power_w", "gpt3-13b"),
+    ]  # fmt: skip
+    assert 350.0 < found[0].predicted < 700.0
+    assert 4000.0 < found[1].predicted < 10200.0
+    assert "mystery" in skipped[0].reason

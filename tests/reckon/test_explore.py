@@ -274,3 +274,13 @@ def test_what_a_budget_may_hold_and_what_it_makes_are_shown(cli: Any, tmp_path: 
     assert (status, error.count("\n")) == (2, 1)
     assert "node, area_mm2 and memory" in error
     assert cli("show", "technology", "hbm99")[0] == 2
+
+
+def test_an_optimum_is_asked_of_what_finds_it() -> None:
+    """Without a sweep a table would have one point, the budget as it is stated."""
+    over = {"technology.l2_share": [0.05, 0.2]}
+    content = {**TRAINING, "sweep": {}, "optimise": {"over": over}}
+    with pytest.raises(InputError, match=r"ask reckon\.explore\.optimise"):
+        explore(content)
+    with pytest.raises(InputError, match="state what may vary"):
+        optimise({**TRAINING, "sweep": {}})

@@ -167,3 +167,27 @@ def test_searches_and_grids_refuse_what_only_single_plans_answer(asked: dict[str
 def test_a_key_that_is_misspelled_is_named_before_those_that_lack() -> None:
     with pytest.raises(InputError, match="the request has 'modle'"):
         predict_rl({"modle": "llama3-8b"})
+
+
+@pytest.mark.parametrize("kind", ["training", "serving"])
+def test_a_request_of_mappings_is_made_again_from_its_result(kind: str) -> None:
+    """Model and machine as they were given, whichever way; a file by its name."""
+    model = {**catalog.spec_of("models", "llama3-8b").to_dict(defaults=False), "layers": 16}
+    system = {**catalog.spec_of("systems", "dgx-h100").to_dict(defaults=False), "name": "ours"}
+    training = kind == "training"
+    verb = reckon.predict_train if training else reckon.predict_infer
+    plan = (
+        {"gpus": 8, "tp": 2, "global_batch": 8, "seq_len": 2048}
+        if training
+        else {"tp": 2, "batch": 4, "input_len": 128, "output_len": 16}
+    )
+    first = verb(model, system, plan).to_dict()
+    stated = first["stated"]
+    assert (stated["model"], stated["system"]) == (model, system)
+    again = verb(stated["model"], stated["system"], stated).to_dict()
+    assert again == first
+    own = verb(catalog.model(model), "dgx-h100", plan).to_dict()["stated"]
+    assert catalog.model(own["model"]) == catalog.model(model)
+    assert verb(catalog.model("llama3-8b"), "dgx-h100", plan).to_dict()["stated"]["model"] == (
+        "llama3-8b"
+    )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +34,7 @@ KERNELS = load("kernels-only")
 KEYS = {
     "kind", "n_points", "n_predicted", "mape", "median_ape", "p90_ape", "bias", "macro_mape",
     "in_sample_mape", "by_metric", "interval_level", "interval_coverage", "median_width", "groups",
-    "skipped", "points", "memory",
+    "skipped", "noted", "points", "memory",
 }  # fmt: skip
 
 
@@ -345,18 +346,41 @@ def test_plans_differ_about_the_median_of_their_setting() -> None:
     ("column", "value"),
     [("tp", "two"), ("num_gpus", "8x8"), ("hidden", "4k"), ("micro_batch", "-1"), ("pp", "inf")],
 )
-def test_text_in_a_column_of_numbers_is_refused_by_file_line_and_column(
+def test_text_in_a_column_of_numbers_costs_its_row_and_is_no_column_of_a_fit(
     table: Path, column: str, value: str
 ) -> None:
+    """A fit refuses the table by line and column, and so is one of which no row can be read."""
     rows = pd.read_csv(table, dtype=str)
+    before = score([table], load("none"))
     rows.loc[1, column] = value
     rows.to_csv(table, index=False)
-    with pytest.raises(InputError) as caught:
-        score([table], load("none"))
-    assert str(caught.value).startswith(f"{table}, line 3: {column} must be a number")
-    assert "\n" not in str(caught.value)
+    after = score([table], load("none"))
+    told = {one.point_id: one.reason for one in after.skipped}
+    assert told["p2"].startswith(f"{column} must be a number from 0 up, got ")
+    others = [one for one in before.rows if one.point_id != "p2"]
+    assert [(one.point_id, one.predicted) for one in after.rows] == [
+        (one.point_id, one.predicted) for one in others
+    ]
     with pytest.raises(InputError, match=f"line 3: {column}"):
         read_points([table], RunParameters())
+    rows.assign(**{column: value}).to_csv(table, index=False)
+    with pytest.raises(InputError) as caught:
+        score([table], load("none"))
+    assert str(caught.value).startswith(f"{table}, line 2: {column} must be a number")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_counts_of_rows_that_contradict_themselves_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    odd: list[dict[str, Any]] = [{"dp": 16.0}, {"tp": 3.0, "dp": 2.0}, {"dp": 32.0}]
+    rows = [{**ROW, "point_id": f"p{i}", **one} for i, one in enumerate(odd)]
+    pd.DataFrame(rows).to_csv(path, index=False)
+    scores = score([path], KERNELS)
+    assert [(one.point_id, one.reason) for one in scores.noted] == [
+        ("p0", "num_gpus 64 is not tp 2 x pp 1 x cp 1 x dp 16: it counts, and dp 32 follows"),
+        ("p1", "num_gpus 64 is not tp 3 x pp 1 x cp 1 x dp 2: the ranks count, 6 accelerators"),
+    ]
+    assert summary(scores, 0.8)["noted"][0]["point_id"] == "p0"
 
 
 def test_the_report_says_how_well_out_of_memory_is_told(

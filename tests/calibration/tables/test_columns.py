@@ -326,3 +326,19 @@ def test_what_is_measured_has_other_names_and_units(metric, value, name, expecte
 @pytest.mark.parametrize("told", ["V0.8.5", "v0.8.5", "(0.8.5)", "0.8.5.post1"])
 def test_a_release_is_read_however_it_is_written(told):
     assert point(framework="vllm", framework_version=told).request.plan.era == "2025-04"
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        ({"num_gpus": 8, "tp": 3}, "num_gpus 8 is not tp 3 x pp 1: the ranks count, 3"),
+        ({"num_gpus": 8, "tp": 2, "dp": 2}, "num_gpus 8 is not tp 2 x pp 1 x dp 2: it counts"),
+        ({"num_gpus": 8, "tp": 2, "dp": 4}, ""),
+        ({"num_gpus": 8, "tp": 2}, ""),
+        ({"num_gpus": 8, "tp": None}, ""),
+    ],
+)
+def test_accelerators_that_are_not_the_product_of_ranks_are_told(stated, told) -> None:
+    found = point(**{"pp": 1, "dp": None, **stated})
+    assert found.note.startswith(told)
+    assert bool(found.note) == bool(told)

@@ -474,3 +474,12 @@ def test_machines_whose_limit_nobody_states_are_doubtful() -> None:
     assert names == {f"titan_mxfp8_r{i}_a" for i in range(1, 5)} | {
         f"torchao_b200_r{i}_a" for i in range(1, 6)
     }
+
+
+def test_replicas_that_follow_need_sequences_too() -> None:
+    """Of 64 accelerators that tensor parallelism leaves whole, each would have half a sequence of
+    a micro-batch of two."""
+    found = made(tp=1.0, global_batch=64.0, micro_batch=2.0)
+    assert isinstance(found, Skipped)
+    assert found.reason.endswith("global batch 64 is less than dp 64 x micro-batch 2")
+    assert point(tp=1.0, global_batch=128.0, micro_batch=2.0).request.plan.dp == 64

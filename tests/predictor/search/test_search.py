@@ -20,7 +20,7 @@ from predictor.search.axes import gpu_counts
 from predictor.search.contenders import frontier
 from predictor.search.layouts import _Search, search_train
 from predictor.search.ranking import Limits, SearchResult, mapping
-from predictor.search.space import space_of, template
+from predictor.search.space import as_float, narrow, space_of, template
 from predictor.training.prediction import predict
 from predictor.training.variation import vary
 from predictor.variation import profile
@@ -210,7 +210,7 @@ def test_each_block_is_enumerated_once() -> None:
     for block in space.blocks():
         plan = block.plan(slice(None))
         assert feasible(plan, LLAMA).shape == (len(block),)
-        columns = np.stack([np.broadcast_to(v, len(block)) for v in block.rows.values()], axis=1)
+        columns = np.stack([block.column(name, slice(None)) for name in block.grid], axis=1)
         fixed = tuple(
             str(getattr(block.fixed, name))
             for name in ("recompute", "recompute_modules", "cp_kind", "rank_order", "sharding",
@@ -400,7 +400,7 @@ def test_no_plan_is_on_accelerators_that_no_network_joins():
             space_of(model, node, {**fixed, "gpus": asked}, run)
     for asked, tried in (([4, 8, 16], {4, 8}), ("4..64", {4, 8}), ("2..64:2", {2, 4, 6, 8})):
         space = space_of(model, node, {**fixed, "gpus": asked}, run)
-        found = {float(n) for block in space.blocks() for n in block.rows["gpus"]}
+        found = {float(n) for block in space.blocks() for n in block.column("gpus", slice(None))}
         assert found == tried
 
 
@@ -412,3 +412,25 @@ def test_more_plans_than_can_be_held_are_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("predictor.search.space.MOST_PLANS", count - 1)
     with pytest.raises(InputError, match=f"more than {count - 1:,} plans: state a range"):
         search(FEW)
+
+
+def test_blocks_hold_where_their_plans_are_and_no_more() -> None:
+    """Numbers are those of a few grids, whatever categories are tried."""
+    blocks = space_of(LLAMA, DGX, SMALL, KERNELS.run).enumerated()
+    grids = {id(block.grid): block.grid for block in blocks}
+    assert len(grids) < len(blocks) / 8
+    assert all(block.place.dtype.itemsize == 4 for block in blocks)
+    assert len({id(block.inner) for block in blocks}) < len(blocks) / 2
+    for block in blocks[:: len(blocks) // 7]:
+        plan, rows = block.plan(slice(None)), np.arange(len(block))
+        for name in ("tp", "micro_batch", "dp"):
+            assert np.array_equal(getattr(plan, name), block.column(name, rows))
+            assert np.asarray(getattr(plan, name)).dtype == float
+
+
+@given(st.one_of(st.lists(st.floats()), st.lists(st.integers(-(2**40), 2**40))))
+def test_narrow_columns_hold_every_value(values: list[float]) -> None:
+    column = np.array(values, dtype=float)
+    own = narrow({"x": column})["x"]
+    assert np.array_equal(as_float(own), column, equal_nan=True)
+    assert narrow({"x": np.round(np.clip(np.nan_to_num(column), -9, 9))})["x"].dtype == np.int16

@@ -184,3 +184,13 @@ def test_the_engine_of_old_is_told(tmp_path: Path) -> None:
     assert any("VLLM_USE_V1=0" in note for note in launch.notes)
     one = read_launch("vllm", "VLLM_USE_V1=1 vllm serve Qwen/Qwen3-8B")
     assert not any("VLLM_USE_V1" in note for note in one.notes)
+
+
+def test_servers_behind_nginx_are_replicas() -> None:
+    """Of a dense model; of a mixture a replica would have experts of its own."""
+    pool = ("cat > lb.conf <<EOF\nhttp { upstream llm { server a:8000; server b:8000;\n"
+            "server c:8000; } server { listen 80; } }\nEOF\n")  # fmt: skip
+    assert read_launch("trtllm", pool + "trtllm-serve Qwen/Qwen3-8B --tp_size 2").fields["dp"] == 3
+    assert read_launch("trtllm", TRTLLM + "--tp_size 2").fields["dp"] == 1
+    with pytest.raises(InputError, match="3 servers, each with all experts"):
+        read_launch("trtllm", f"{pool}trtllm-serve deepseek-ai/DeepSeek-V3 --tp_size 8")

@@ -218,11 +218,40 @@ def test_tensorrt_llm_says_all_but_static_batches(kernels_only: Calibration) -> 
              "kv_precision": ["fp8", "int8", None], "admission": ["whole", "mean"]}  # fmt: skip
     run = kernels_only.run
     plans = [random_serving(rng, space, "tensorrt-llm", run) for _ in range(100)]
-    one = [p for p in plans if p.plan.dp == 1 and p.plan.serving]
-    assert len(one) > 10
-    assert not missed(one, "trtllm", run, but=("acceptance", "draft_cost"))
-    several = [p for p in plans if p.plan.dp > 1 and p.plan.tp > 1]
-    assert all("dp" in " ".join(missed([p], "trtllm", run)) for p in several)
+    said = [p for p in plans if p.plan.serving and (p.plan.dp == 1 or _told(p))]
+    assert any(p.plan.dp > 1 and p.model.is_moe for p in said)
+    assert any(p.plan.dp > 1 and not p.model.is_moe for p in said)
+    assert not missed(said, "trtllm", run, but=("acceptance", "draft_cost"))
+    mixed = [p for p in plans if not _told(p) and p.plan.dp > 1]
+    assert all("dp" in " ".join(missed([p], "trtllm", run)) for p in mixed)
+
+
+def _told(request: Any) -> bool:
+    """Whether replicas are servers of their own, or attention is on each rank of a stage."""
+    return not request.model.is_moe or request.plan.tp == 1
+
+
+@pytest.mark.parametrize("dialect", [name for name, one in DIALECTS.items() if one.serving])
+def test_every_line_of_an_engine_is_read_again(dialect: str, kernels_only: Calibration) -> None:
+    """Also where it cannot say the plan: what it means then is told, and is a plan by itself."""
+    rng = random.Random(12)
+    run, framework = kernels_only.run, DIALECTS[dialect].framework
+    space = {**ENGINES["vllm"], "precision": [None, "bf16", "fp8"], "prefill_workers": [0]}
+    for _ in range(60):
+        request = random_serving(rng, space, framework, run)
+        written = emit(dialect, request, run)
+        launch = read_launch(dialect, written.text)
+        assert launch.model is not None
+        fields = {**launch.fields, **{k: v for k, v in written.beside.items() if k != "model"}}
+        spec = parse(ServingPlanSpec, fields, dialect)
+        model = launch.model if "model" not in written.beside else request.model
+        again = complete_serving(spec, run, model=model, cluster=request.cluster).plan
+        told = {one.field for one in written.unsaid}
+        assert {"tp", "pp", "dp"} & told or again.gpus == request.plan.gpus, written.text
+        for name in ("tp", "pp", "dp", "ep", "max_batch", "chunk", "execution", "weights", "kv"):
+            assert getattr(again, name) == getattr(written.again.plan, name), (name, written.text)
+            held = getattr(again, name) == getattr(request.plan, name)
+            assert held or name in told, (name, written.text)
 
 
 def test_deepspeed_says_batch_and_sharding(kernels_only: Calibration) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from predictor.errors import InputError
-from reckon.launch import read_launch
+from reckon.launch import DIALECTS, read_launch
 
 
 def test_a_gate_of_another_kind_is_a_gate_too() -> None:
@@ -164,11 +164,12 @@ def test_what_reads_prompts_apart_in_dynamo_is_not_what_decodes(said: str) -> No
     ("docker run ghcr.io/huggingface/text-generation-inference:3.3 --model-id x/y --num-shard 4",
      "tgi"),
     ("lmdeploy serve api_server internlm/internlm3-8b-instruct --tp 2", "lmdeploy"),
-    ("llama-server -hf unsloth/Qwen3.5-9B-GGUF:Q4_K_M -c 8192", "llama.cpp"),
+    ("llama-server -hf unsloth/Qwen3.5-9B-GGUF:Q4_K_M -c 8192", "llama-cpp"),
 ])  # fmt: skip
-def test_lines_of_other_engines_are_refused_by_their_names(line: str, what: str) -> None:
-    with pytest.raises(InputError, match=f"of {what}, which is not read.*--framework {what}"):
+def test_lines_of_other_engines_are_told_their_readers(line: str, what: str) -> None:
+    with pytest.raises(InputError, match=f"of another engine; --from-{what} reads it"):
         read_launch("vllm", line)
+    assert read_launch(what, line).fields["framework"] == DIALECTS[what].framework
 
 
 def test_a_short_name_of_guessing_is_known() -> None:

@@ -86,6 +86,8 @@ def test_an_engine_is_in_bounds_where_its_line_reads_back(
     fields = {"input_len": (512,), "output_len": (64,), "framework": (DIALECTS[name].framework,),
               "precision": ("bf16", "fp8", "fp8_block", "nvfp4"),
               "kv_precision": ("bf16", "fp8")}  # fmt: skip
+    if name == "llama-cpp":  # which has formats of its own
+        fields |= {"precision": ("bf16", "fp8", "q4_k"), "kv_precision": ("bf16", "int8")}
     target = target_of(name, own, system, run, serving=True)
     seen = {True: 0, False: 0}
     for together in batches(own, system, fields, kernels_only):

@@ -90,6 +90,7 @@ def _one(activity: ServingActivity, at: int) -> ServingActivity:
         },
         pick(activity.prompts),
         pick(activity.passes),
+        {k: pick(v) for k, v in activity.pieces.items()},
     )
 
 

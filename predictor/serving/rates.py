@@ -5,6 +5,10 @@ where the life of a request is that of a concurrency of R + 1: it meets R others
 are at any time, since arrivals at random see averages (Wolff 1982). They find the prompts of others
 being read: a mean wait of u / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930, for a service
 of constant length), a turn being a prompt; before workers that read nothing else that of `reading`.
+
+How often nobody runs follows from how many end while n run, X(n): of n and n - 1 running, the first
+is rate / X(n) times as likely (a server that stands for all passes: Chandy, Herzog and Woo 1975).
+Under a limit of power passes take longer, so that fewer end and more run.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.clients import VARIATION
+from predictor.serving.pass_times import Arriving
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.serving.reading import read_table
@@ -52,9 +57,9 @@ class Rates:
     """One plan at any mean rate of Poisson arrivals: what all rates share is predicted once.
 
     Lengths of requests are uniform within `variation` of the mean (which matters where prompts are
-    read apart, one by one). Where limits of power slow an engine (`slowed`), fewer can end and
-    prompts wait longer for their turn; what is predicted of as many as run, and their number, is
-    still without them, for the caller to put under its conditions.
+    read apart, one by one). Where limits of power slow an engine (`slowed`), fewer can end, more
+    run and prompts wait longer for their turn; what is predicted of as many as run is still without
+    them, for the caller to put under its conditions.
     """
 
     def __init__(
@@ -82,7 +87,9 @@ class Rates:
             return AtRate(self._full, self.most, True)
         running = float(np.interp(rate, *self._ends))
         one = self._together(running, EXACT_STEPS)
-        return AtRate(self._waiting(one, rate), self.most, False)
+        held = self._slowed(one)
+        one = replace(self._waiting(one, held, rate), arriving=self._arriving(held, rate))
+        return AtRate(one, self.most, False)
 
     def _together(self, clients: Numeric, steps: int) -> InferencePrediction:
         """The plan where so many requests run."""
@@ -91,21 +98,56 @@ class Rates:
         return predict_inference(model, cluster, own, calibration, steps)
 
     @cached_property
-    def _ends(self) -> tuple[Array, Array]:
-        """Requests that end per second, and how many run meanwhile."""
+    def _loops(self) -> tuple[Array, Array]:
+        """Requests of a replica that run, and how many of the engine end per second meanwhile."""
         replicas = self._plan.dp
         top = float(self._full.work.running * replicas)
         nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
         found = self._together(nodes * replicas, EXACT_STEPS // len(nodes))
+        return nodes, self._slowed(found).requests_per_s
+
+    @cached_property
+    def _ends(self) -> tuple[Array, Array]:
+        """Requests that end per second, and how many run meanwhile."""
+        nodes, ending = self._loops
         # As many as are met, of those that run with the one that meets them.
         met = 1.0 if self._before is not None else (nodes - 1.0) / nodes
-        ending = found.requests_per_s * met
+        ending = ending * met
         last = max(self.most, float(ending[-1]))
         ends = np.append(np.maximum.accumulate(ending)[:-1], last)
-        return ends, nodes * float(replicas)
+        return ends, nodes * float(self._plan.dp)
 
-    def _waiting(self, one: InferencePrediction, rate: float) -> InferencePrediction:
-        """What is predicted of as many as run, with what they wait at a rate."""
+    def _idle(self, rate: float) -> float:
+        """Share of the time in which nobody runs on a replica."""
+        nodes, ending = self._loops
+        every = np.arange(1.0, np.floor(nodes[-1]) + 1.0)
+        likely = np.cumsum(np.log(rate / np.interp(every, nodes, ending)))
+        most = max(float(likely.max()), 0.0)
+        none = np.exp(-most)
+        return float(none / (none + np.exp(likely - most).sum()))
+
+    def _arriving(self, one: InferencePrediction, rate: float) -> Arriving:
+        """What passes have on average at a rate, of as many as a request meets.
+
+        one   in the time that limits leave it
+        """
+        if self._before is not None:
+            return Arriving(one.work, np.zeros(()))
+        each, alone, told = rate / float(self._plan.dp), self._idle(rate), one.latencies
+        decodes = each * float(told.e2e - told.ttft)
+        lasts = 1.0 - alone * (1.0 + each * float(told.prompt))
+        running = float(one.work.running)
+        mean = np.clip(decodes / max(lasts, 1e-9), min(1.0, running), running)
+        passes = self._together(float(mean) * float(self._plan.dp), EXACT_STEPS)
+        return Arriving(passes.work, np.asarray(alone))
+
+    def _waiting(
+        self, one: InferencePrediction, held: InferencePrediction, rate: float
+    ) -> InferencePrediction:
+        """What is predicted of as many as run, with what they wait at a rate.
+
+        held   the same in the time that limits leave it
+        """
         latency = one.latencies
         if self._before is not None and self._table is not None:
             # Workers take up nothing else: their own queue stands in place of that at a
@@ -114,7 +156,7 @@ class Rates:
             wait = float(met.wait - latency.queue)
             read = float(met.wait + met.read + self._table.request - latency.ttft)
             return _at_rate(one, rate, wait, read - wait)
-        prompt = float(self._slowed(one).latencies.prompt)
+        prompt = float(held.latencies.prompt)
         used = min(rate / float(self._plan.dp) * prompt, 0.999)
         wait = 0.5 * used / (1.0 - used) * float(latency.turn)
         return _at_rate(one, rate, wait, 0.0)
@@ -147,4 +189,4 @@ def _at_rate(
         requests_per_s=np.asarray(rate / float(one.plan.dp)),
     )
     parts = {"queue": one.breakdown["queue"] + wait, "others": one.breakdown["others"] + slower}
-    return replace(one, latencies=found, breakdown={**one.breakdown, **parts}, arriving=True)
+    return replace(one, latencies=found, breakdown={**one.breakdown, **parts})

@@ -50,9 +50,9 @@ def peak_power(
     around = np.asarray(mean_power(phases))
     if rest is not None:
         around = np.maximum(around, _between(phases, window, rest))
-    best: Array = around
+    best, least = around, 1.0 if rest is None else 1e-9
     for phase in (*phases, *bursts):
-        lasts = phase.time / np.maximum(phase.pieces, 1e-9)
+        lasts = phase.time / np.maximum(phase.pieces, least)
         share = np.clip(lasts / window, 0.0, 1.0)
         best = np.maximum(best, share * phase.power + (1.0 - share) * around)
     return np.asarray(best)

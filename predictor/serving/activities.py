@@ -321,7 +321,7 @@ def serving_activity(
         prompts=np.asarray(own),
         passes=np.asarray(steps),
         pieces={
-            "prefill": np.maximum(own / found.work.together, 1.0),
+            "prefill": np.maximum(own / found.work.together, 1e-9),
             "idle": np.ones_like(steps),
         },
     )

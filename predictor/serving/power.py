@@ -28,18 +28,17 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     """
     if np.any(np.asarray(found.plan.prefill_workers) > 0):
         raise InputError("power of prompts read on accelerators of their own is not predicted")
-    told: list[Any] = [found.plan, found.cluster, found.parameters, found.latencies, found.work]
-    told.append(conditions)
-    shape = np.broadcast_shapes(*(shape_of(one) for one in told))
+    names = ("plan", "cluster", "parameters", "latencies", "work", "arriving")
+    told: dict[str, Any] = {name: getattr(found, name) for name in names}
+    told = {name: one for name, one in told.items() if one is not None}
+    numbers = [*told.values(), conditions]
+    shape = np.broadcast_shapes(*(shape_of(one) for one in numbers))
     if not shape:
         return _powered(found, conditions)
-    values = [np.broadcast_to(value, shape).ravel() for one in told for value in varying(one)]
+    values = [np.broadcast_to(value, shape).ravel() for one in numbers for value in varying(one)]
     first, index = distinct_rows(values)
-    plan, cluster, parameters, latencies, work, under = (flat(one, shape, first) for one in told)
-    few = replace(
-        found, plan=plan, cluster=cluster, parameters=parameters, latencies=latencies, work=work
-    )
-    return _spread(_powered(few, under), len(first), index.reshape(shape))
+    few = replace(found, **{name: flat(one, shape, first) for name, one in told.items()})
+    return _spread(_powered(few, flat(conditions, shape, first)), len(first), index.reshape(shape))
 
 
 def _powered(found: InferencePrediction, conditions: Conditions) -> Powered:
@@ -85,18 +84,21 @@ def _kernels(work: Mapping[str, Activity], phase: str, longer: Mapping[str, Arra
 
 def _slower(found: InferencePrediction, under: Powered, conditions: Conditions) -> dict[str, Array]:
     """How much longer kernels of passes take under conditions, by their name in `one_pass_each`, in
-    the heat of what is drawn meanwhile."""
-    work = {**under.work, **(passes := one_pass_each(found))}
+    the heat of what is drawn meanwhile; where clients follow each other those that read and those
+    that decode as all of their time does."""
+    work = {**under.work, **one_pass_each(found)}
     now, usual = (
         lengthened(
             work, *power_setting(found.cluster, one, found.calibration.power), one, _rest(found)
         )
         for one in (conditions, Conditions())
     )
+    names = {name: name for name in ("prompts", "single", "step")}
+    if found.arriving is None:
+        names |= {"prompts": "prefill", "step": "decode"}
     return {
-        name: np.asarray(_kernels(work, name, now) / _kernels(work, name, usual))
-        for name in passes
-        if "." not in name
+        name: np.asarray(_kernels(work, of, now) / _kernels(work, of, usual))
+        for name, of in names.items()
     }
 
 

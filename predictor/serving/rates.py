@@ -6,8 +6,6 @@ are at any time, since arrivals at random see averages (Wolff 1982). They find t
 being read: a mean wait of u / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930, for a service
 of constant length), a turn being a prompt; before workers that read nothing else that of `reading`.
 
-How often nobody runs follows from how many end while n run, X(n): of n and n - 1 running, the first
-is rate / X(n) times as likely (a server that stands for all passes: Chandy, Herzog and Woo 1975).
 Under a limit of power passes take longer, so that fewer end and more run.
 """
 
@@ -28,6 +26,7 @@ from predictor.serving.clients import VARIATION
 from predictor.serving.pass_times import Arriving
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.serving.prompts import idle_share
 from predictor.serving.reading import read_table
 from predictor.timing import Calibration
 
@@ -87,7 +86,7 @@ class Rates:
             return AtRate(self._full, self.most, True)
         running = float(np.interp(rate, *self._ends))
         one = self._together(running, EXACT_STEPS)
-        held = self._slowed(one)
+        held = self._held(one)
         one = replace(self._waiting(one, held, rate), arriving=self._arriving(held, rate))
         return AtRate(one, self.most, False)
 
@@ -98,48 +97,41 @@ class Rates:
         return predict_inference(model, cluster, own, calibration, steps)
 
     @cached_property
-    def _loops(self) -> tuple[Array, Array]:
-        """Requests of a replica that run, and how many of the engine end per second meanwhile."""
+    def _ends(self) -> tuple[Array, Array]:
+        """Requests that end per second, and how many run meanwhile."""
         replicas = self._plan.dp
         top = float(self._full.work.running * replicas)
         nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
         found = self._together(nodes * replicas, EXACT_STEPS // len(nodes))
-        return nodes, self._slowed(found).requests_per_s
-
-    @cached_property
-    def _ends(self) -> tuple[Array, Array]:
-        """Requests that end per second, and how many run meanwhile."""
-        nodes, ending = self._loops
         # As many as are met, of those that run with the one that meets them.
         met = 1.0 if self._before is not None else (nodes - 1.0) / nodes
-        ending = ending * met
+        ending = found.requests_per_s * met
+        # By Little's law as many fewer as their lives are longer.
+        ending = ending * (found.latencies.e2e / self._held(found).latencies.e2e)
         last = max(self.most, float(ending[-1]))
         ends = np.append(np.maximum.accumulate(ending)[:-1], last)
-        return ends, nodes * float(self._plan.dp)
+        return ends, nodes * float(replicas)
 
-    def _idle(self, rate: float) -> float:
-        """Share of the time in which nobody runs on a replica."""
-        nodes, ending = self._loops
-        every = np.arange(1.0, np.floor(nodes[-1]) + 1.0)
-        likely = np.cumsum(np.log(rate / np.interp(every, nodes, ending)))
-        most = max(float(likely.max()), 0.0)
-        none = np.exp(-most)
-        return float(none / (none + np.exp(likely - most).sum()))
+    def _held(self, found: InferencePrediction) -> InferencePrediction:
+        """As many as run all the time, in the time that limits leave them."""
+        return self._slowed(replace(found, arriving=Arriving(found.work, np.zeros(()))))
 
-    def _arriving(self, one: InferencePrediction, rate: float) -> Arriving:
+    def _arriving(self, held: InferencePrediction, rate: float) -> Arriving:
         """What passes have on average at a rate, of as many as a request meets.
 
-        one   in the time that limits leave it
+        held   of a request, in the time that limits leave it
         """
         if self._before is not None:
-            return Arriving(one.work, np.zeros(()))
-        each, alone, told = rate / float(self._plan.dp), self._idle(rate), one.latencies
-        decodes = each * float(told.e2e - told.ttft)
+            return Arriving(held.work, np.zeros(()))
+        each, told = rate / float(self._plan.dp), held.latencies
+        alone = float(idle_share(held.work, held.parameters, each))
         lasts = 1.0 - alone * (1.0 + each * float(told.prompt))
-        running = float(one.work.running)
-        mean = np.clip(decodes / max(lasts, 1e-9), min(1.0, running), running)
-        passes = self._together(float(mean) * float(self._plan.dp), EXACT_STEPS)
-        return Arriving(passes.work, np.asarray(alone))
+        running = float(held.work.running)
+        mean = each * float(told.e2e - told.ttft) / max(lasts, 1e-9)
+        mean = float(np.clip(mean, min(1.0, running), running))
+        passes = self._together(mean * float(self._plan.dp), EXACT_STEPS)
+        own = self._held(passes)
+        return Arriving(passes.work, idle_share(own.work, own.parameters, each))
 
     def _waiting(
         self, one: InferencePrediction, held: InferencePrediction, rate: float

@@ -84,7 +84,7 @@ def powered(
     parts: dict[str, list[Part]] = {}
     mine: Array = np.zeros(())
     each: dict[str, Array] = {}
-    bursts: list[Phase] = []
+    kernels: dict[str, Part] = {}
     for name, time, one in zip(work, times, state.states, strict=True):
         shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
         slower, power = (np.broadcast_to(each, shape) for each in (one.slower, one.power))
@@ -96,9 +96,9 @@ def powered(
         each[phase] = each.get(phase, np.zeros(())) + time * slower
         own = parts.setdefault(phase, [])
         own.append((time, np.asarray(slowest), np.asarray(power.mean(axis=0))))
-        if name != phase and name in pieces:
-            bursts.append(Phase(name, time * own[-1][1], own[-1][2], pieces[name]))
+        kernels[name] = own[-1]
     phases, longer, held = _together(_resting(parts, rest), pieces)
+    bursts = _together(_bursts(kernels, pieces), pieces)[0]
     before = {name: sum((time for time, _, _ in own), np.zeros(())) for name, own in parts.items()}
     each = {name: np.asarray(t / np.maximum(before[name], 1e-15)) for name, t in each.items()}
     whole = np.asarray(sum((one.time for one in phases), np.zeros(())))
@@ -192,6 +192,15 @@ def _resting(parts: Mapping[str, list[Part]], rest: str | None) -> Mapping[str, 
     before = sum((time for time, _, _ in others), np.zeros(()))
     ((time, _, power),) = parts[rest]
     return {**parts, rest: [(time, np.asarray(after / np.maximum(before, 1e-15)), power)]}
+
+
+def _bursts(kernels: Mapping[str, Part], pieces: Mapping[str, Array]) -> dict[str, list[Part]]:
+    """Kernels that are a peak by themselves: of all, those with pieces of their own."""
+    return {
+        peak: [own for name, own in kernels.items() if f"{name}.".startswith(f"{peak}.")]
+        for peak in pieces
+        if "." in peak
+    }
 
 
 def _together(

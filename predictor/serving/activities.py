@@ -180,7 +180,8 @@ class ServingActivity:
     share     of the second
     activity  while it lasts
     prompts, passes   a second, of one replica; `passes` decode
-    pieces    a second, of phases other than decoding, and of what is a peak by itself
+    pieces    of phases and of what is a peak by itself, in their share of a second; of decoding
+              its passes, unless stated
     """
 
     share: dict[str, Array]
@@ -458,10 +459,11 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
         share=share,
         activity=activity,
         prompts=rate,
-        passes=np.maximum(steps - beside, 0.0) * more,
+        passes=steps,
         pieces={
             "prefill": (read * alone + reads) * more,
             BURST: rare * more,
+            "decode": np.maximum((steps - beside) * more, 1e-9),
             "idle": np.maximum(rate * alone, 1e-9),
         },
     )

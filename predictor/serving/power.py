@@ -45,7 +45,7 @@ def _powered(found: InferencePrediction, conditions: Conditions) -> Powered:
     """Power of a second of plans, each of which is worked out."""
     constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
     work = serving_activity(found)
-    pieces = {**work.pieces, "decode": np.maximum(work.passes, 1.0)}
+    pieces = {"decode": np.maximum(work.passes, 1.0), **work.pieces}
     return powered(work.activity, pieces, constants, chassis, conditions, rest=_rest(found))
 
 
@@ -118,10 +118,12 @@ def limited(
     made = {n: replace(one, compute=one.compute * slower[n]) for n, one in passes.items()}
     work = replace(old, prompts=made["prompts"], single=made["single"], decoding=made["step"])
     now, then = (latencies(one, own) for one in (work, old))
+    longer = np.asarray(now.e2e / np.maximum(then.e2e, 1e-15))
     values = {}
     for one in fields(Latencies):
         before, after, mine = (getattr(each, one.name) for each in (then, now, found.latencies))
-        values[one.name] = np.asarray(mine * after / np.where(before > 0, before, 1.0))
+        ratio = np.where(before > 0, after / np.where(before > 0, before, 1.0), longer)
+        values[one.name] = np.asarray(mine * ratio)
     # At a rate of arrivals it is the rate that decides how many requests end.
     if found.arriving is not None:
         values["requests_per_s"] = np.asarray(found.latencies.requests_per_s)

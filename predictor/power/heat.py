@@ -137,8 +137,7 @@ def settle(
         longer = sum(times, np.zeros(()))
         mean = _over(times, [one.power for one in states])
         mean = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, every, warm.shape))
-        memory = _over(times, [one.beside for one in states])
-        warming = mean - (1.0 - constants.beside) * memory
+        warming = mean - (1.0 - constants.beside) * _over(times, [one.beside for one in states])
         around = ambient(mean, chassis)
         temperature = around + resistance * warming
         gap = package_gap(mean, resistance, chassis)

@@ -6,6 +6,7 @@ products of many rows, decoding as products of a row for each sequence.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -261,6 +262,19 @@ class Passing:
         return found
 
 
+def _second(
+    passes: Iterable[tuple[Passing, Array]], idle: Array, plan: ServingPlan
+) -> tuple[dict[str, Array], dict[str, Activity]]:
+    """Shares of a second, and activity, of passes that take so much of it, and of what is idle."""
+    activity: dict[str, Activity] = {}
+    for one, time in passes:
+        activity |= one.parts(time)
+    share = {name: np.asarray(part.time) for name, part in activity.items()}
+    share["idle"] = idle
+    activity["idle"] = Activity(time=np.maximum(idle, 1e-12), flop=np.zeros(plan.shape))
+    return share, activity
+
+
 def serving_activity(
     found: InferencePrediction, tokens_per_s: Numeric | None = None
 ) -> ServingActivity:
@@ -292,7 +306,6 @@ def serving_activity(
     closed = np.asarray(plan.serving, float) * np.isfinite(np.asarray(plan.batch, float))
     first = np.clip(reading, 0.0, 0.95)
     rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))
-    share = {"prefill": first, "decode": rest, "idle": 1.0 - first - rest}
     none = np.zeros(plan.shape)
     unforeseen = 0.0 if tokens_per_s is None else closed * np.clip(1.0 - decoding / rest, 0.0, 1.0)
     rows = sequences * (1.0 + plan.drafted)
@@ -311,11 +324,7 @@ def serving_activity(
             halted=halted + none, talks=waits[1],
         ),
     )  # fmt: skip
-    activity: dict[str, Activity] = {}
-    for one in passes:
-        activity |= one.parts(share[one.phase])
-    share |= {name: np.asarray(part.time) for name, part in activity.items()}
-    activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=none)
+    share, activity = _second(zip(passes, (first, rest), strict=True), 1.0 - first - rest, plan)
     return ServingActivity(
         share=share,
         activity=activity,
@@ -448,13 +457,11 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
     busy = sum((time * count for _, time, count in kinds.values()), np.zeros(()))
     # As many more, or fewer, as fill the time in which somebody runs: their number varies.
     more = (1.0 - alone) / np.maximum(busy, 1e-12)
-    activity: dict[str, Activity] = {}
-    for name, (passing, time, count) in kinds.items():
-        made = replace(passing, phase=name, rate=passing.rate * count * more)
-        activity |= made.parts(time * count * more)
-    share = {name: np.asarray(part.time) for name, part in activity.items()}
-    share["idle"] = alone + np.zeros(plan.shape)
-    activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=np.zeros(plan.shape))
+    timed = [
+        (replace(passing, phase=name, rate=passing.rate * count * more), time * count * more)
+        for name, (passing, time, count) in kinds.items()
+    ]
+    share, activity = _second(timed, alone + np.zeros(plan.shape), plan)
     return ServingActivity(
         share=share,
         activity=activity,

@@ -133,10 +133,12 @@ class Arriving:
     work    of passes as they are on average
     alone   share of the time in which nothing runs, and of the requests that find it so (Wolff
             1982)
+    full    1 where more arrive than can end, else 0
     """
 
     work: Work
     alone: Array
+    full: Numeric = 0.0
 
 
 def software_of(plan: ServingPlan) -> dict[str, Any]:

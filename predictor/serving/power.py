@@ -124,9 +124,10 @@ def limited(
         before, after, mine = (getattr(each, one.name) for each in (then, now, found.latencies))
         ratio = np.where(before > 0, after / np.where(before > 0, before, 1.0), longer)
         values[one.name] = np.asarray(mine * ratio)
-    # At a rate of arrivals it is the rate that decides how many requests end.
+    # At a rate of arrivals it is the rate that decides how many requests end, where they can.
     if found.arriving is not None:
-        values["requests_per_s"] = np.asarray(found.latencies.requests_per_s)
+        full, rate = np.asarray(found.arriving.full) > 0, found.latencies.requests_per_s
+        values["requests_per_s"] = np.where(full, values["requests_per_s"], rate)
     scale = values["e2e"] / np.maximum(found.latencies.e2e, 1e-15)
     breakdown = {name: value * scale for name, value in found.breakdown.items()}
     return replace(found, work=work, latencies=Latencies(**values), breakdown=breakdown)

@@ -71,7 +71,8 @@ class Rates:
         slowed: Slowed = lambda found: found,
     ) -> None:
         self._given, self._plan, self._slowed = (model, cluster, calibration), plan, slowed
-        self._full = self._together(np.inf, EXACT_STEPS)
+        full = self._together(np.inf, EXACT_STEPS)
+        self._full = replace(full, arriving=Arriving(full.work, np.zeros(()), 1.0))
         self.most = float(slowed(self._full).requests_per_s)
         """Requests per second beyond which the queue grows without end."""
         self._table, self._before = None, None

@@ -114,6 +114,20 @@ def test_a_limit_above_all_that_is_drawn_is_none(load: dict[str, Any], rate: flo
     assert (held.most, held.power.to_dict()) == (free.most, free.power.to_dict())
 
 
+@pytest.mark.parametrize("limit", [None, 300.0])
+def test_an_engine_that_cannot_keep_up_is_never_idle(limit: float | None) -> None:
+    """It draws what one near its largest rate does, and gives that."""
+    over = serve(SHORT, 1e3, limit)
+    assert over.saturated
+    assert over.most is not None
+    assert float(over.requests_per_s) == pytest.approx(over.most)
+    near = serve(SHORT, 0.98 * over.most, limit)
+    assert over.power is not None
+    assert near.power is not None
+    assert over.power.phases["idle"][1] < 1e-9
+    assert over.power.mean == pytest.approx(near.power.mean, rel=0.02)
+
+
 def test_passes_of_a_second_make_the_tokens_that_are_asked_for() -> None:
     """And fill what is not idle of it, whatever a limit stretches them to."""
     for limit in (None, 300.0):

@@ -93,6 +93,7 @@ def _one(activity: ServingActivity, at: int) -> ServingActivity:
         {k: arrays.take(arrays.widened(v, shape), index) for k, v in activity.activity.items()},
         pick(activity.prompts),
         pick(activity.passes),
+        {k: pick(v) for k, v in activity.pieces.items()},
     )
 
 

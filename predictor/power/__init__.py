@@ -39,7 +39,7 @@ from predictor.power.site import (
     fan_power,
     node_power,
 )
-from predictor.power.work import Powered, powered, unlimited
+from predictor.power.work import Powered, lengthened, powered, unlimited
 
 __all__ = [
     "AIR",
@@ -71,6 +71,7 @@ __all__ = [
     "energy",
     "fan_power",
     "leaking",
+    "lengthened",
     "mean_power",
     "node_power",
     "occupancy",

@@ -113,6 +113,7 @@ def settle(
     limit: Numeric,
     chassis: Chassis,
     clock: Numeric = 1.0,
+    rest: int | None = None,
 ) -> Settled:
     """Temperature, clock and power of every position, as a fixed point.
 
@@ -132,12 +133,11 @@ def settle(
     moving: Mask = np.ones((1,) * warm.ndim, dtype=bool)
     for turn in range(MOST):
         states = [operating(one, constants, limits, clock, warm, limit) for one in timed]
-        times = [part * one.slower for part, one in zip(share, states, strict=True)]
+        times = _lasting(share, states, rest)
         longer = sum(times, np.zeros(()))
         mean = _over(times, [one.power for one in states])
         mean = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, every, warm.shape))
-        memory = _over(times, [one.beside for one in states])
-        warming = mean - (1.0 - constants.beside) * memory
+        warming = mean - (1.0 - constants.beside) * _over(times, [one.beside for one in states])
         around = ambient(mean, chassis)
         temperature = around + resistance * warming
         gap = package_gap(mean, resistance, chassis)
@@ -166,6 +166,18 @@ def settle(
         throttled=np.asarray(throttled),
         gap=np.asarray(gap),
     )
+
+
+def _lasting(share: Sequence[Array], states: Sequence[Operating], rest: int | None) -> list[Array]:
+    """Time of each phase as it settles [s]; arguments as of `settle`."""
+    times = [part * one.slower for part, one in zip(share, states, strict=True)]
+    if rest is not None:
+        after, before = (
+            sum((time for at, time in enumerate(each) if at != rest), np.zeros(()))
+            for each in (times, share)
+        )
+        times[rest] = np.asarray(share[rest] * after / np.maximum(before, 1e-15))
+    return times
 
 
 def _over(times: Sequence[Array], powers: Sequence[Array]) -> Array:

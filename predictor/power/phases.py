@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from predictor.arrays import Array
@@ -34,16 +36,33 @@ def energy(phases: list[Phase]) -> Array:
     return np.asarray(sum((phase.time * phase.power for phase in phases), np.zeros(())))
 
 
-def peak_power(phases: list[Phase], window: float) -> Array:
+def peak_power(
+    phases: list[Phase], window: float, rest: str | None = None, bursts: Sequence[Phase] = ()
+) -> Array:
     """Highest average over a window [W]: the window centred on the phase, what is left of it at
-    the mean of the rest. A phase that lasts shorter than the window is seen thinned.
+    the mean of what is around. A phase that lasts shorter than the window is seen thinned.
 
     window   of the sensor [s]
+    rest     phase between the pieces of which all others follow each other: those are what is
+             around, as far as they last; None: all phases are
+    bursts   that are parts of phases, seldom, and peaks
     """
-    average = mean_power(phases)
-    best: Array = np.asarray(average)
-    for phase in phases:
-        lasts = phase.time / np.maximum(phase.pieces, 1.0)
+    around = np.asarray(mean_power(phases))
+    if rest is not None:
+        around = np.maximum(around, _between(phases, window, rest))
+    best, least = around, 1.0 if rest is None else 1e-9
+    for phase in (*phases, *bursts):
+        lasts = phase.time / np.maximum(phase.pieces, least)
         share = np.clip(lasts / window, 0.0, 1.0)
-        best = np.maximum(best, share * phase.power + (1.0 - share) * average)
+        best = np.maximum(best, share * phase.power + (1.0 - share) * around)
     return np.asarray(best)
+
+
+def _between(phases: list[Phase], window: float, rest: str) -> Array:
+    """Mean power of a window that begins where a piece of `rest` ends [W]."""
+    average = mean_power(phases)
+    busy = [phase for phase in phases if phase.name != rest]
+    (idle,) = (phase for phase in phases if phase.name == rest)
+    time = sum((phase.time for phase in busy), np.zeros(()))
+    share = np.clip(time / np.maximum(idle.pieces, 1e-9) / window, 0.0, 1.0)
+    return np.asarray(share * mean_power(busy) + (1.0 - share) * average)

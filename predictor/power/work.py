@@ -67,20 +67,24 @@ def powered(
     chassis: Chassis,
     conditions: Conditions,
     together: bool = True,
+    rest: str | None = None,
 ) -> Powered:
     """Work of phases under conditions.
 
     work       by phase, at the reference clock; kernels of a phase that draw unlike power, and so
                meet the limit one by one, apart: under its name, a dot and theirs; pieces in which
-               each phase comes
+               each phase comes, and kernels that are a peak by themselves
     together   whether positions wait for the slowest (a synchronous step)
+    rest       phase that keeps its share of the time where the others take longer, and lies between
+               them in its pieces; None: it takes as long as by itself
     """
-    state, times = _state(work, constants, chassis, conditions)
+    state, times = _state(work, constants, chassis, conditions, rest)
     rows = state.temperature.shape[0]
     idle = np.minimum(constants.awake + constants.waiting, _limit(constants, conditions))
     parts: dict[str, list[Part]] = {}
     mine: Array = np.zeros(())
     each: dict[str, Array] = {}
+    kernels: dict[str, Part] = {}
     for name, time, one in zip(work, times, state.states, strict=True):
         shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
         slower, power = (np.broadcast_to(each, shape) for each in (one.slower, one.power))
@@ -92,7 +96,9 @@ def powered(
         each[phase] = each.get(phase, np.zeros(())) + time * slower
         own = parts.setdefault(phase, [])
         own.append((time, np.asarray(slowest), np.asarray(power.mean(axis=0))))
-    phases, longer, held = _together(parts, pieces)
+        kernels[name] = own[-1]
+    phases, longer, held = _together(_resting(parts, rest), pieces)
+    bursts = _together(_bursts(kernels, pieces), pieces)[0]
     before = {name: sum((time for time, _, _ in own), np.zeros(())) for name, own in parts.items()}
     each = {name: np.asarray(t / np.maximum(before[name], 1e-15)) for name, t in each.items()}
     whole = np.asarray(sum((one.time for one in phases), np.zeros(())))
@@ -107,8 +113,8 @@ def powered(
         clock=np.min(clocks, axis=0),
         throttled=np.broadcast_to(state.throttled, state.temperature.shape),
         mean=mean_power(phases),
-        instant=peak_power(phases, INSTANT),
-        averaged=peak_power(phases, AVERAGED),
+        instant=peak_power(phases, INSTANT, rest, bursts),
+        averaged=peak_power(phases, AVERAGED, rest, bursts),
         energy=energy(phases),
         waited=np.maximum(1.0 - mine / np.maximum(whole, 1e-15), 0.0),
         sigma=float(np.max(np.asarray(constants.sigma))),
@@ -126,25 +132,41 @@ def _state(
     constants: PowerConstants,
     chassis: Chassis,
     conditions: Conditions,
+    rest: str | None = None,
 ) -> tuple[Settled, list[Array]]:
     """How positions settle under conditions, and the time of every part of the work [s]."""
     limit = _limit(constants, conditions)
     most = 1.0 if conditions.clock is None else np.minimum(conditions.clock / constants.clock, 1.0)
     drawn = [demand(one, constants) for one in work.values()]
     times = [np.asarray(one.time, float) for one in work.values()]
-    return settle(drawn, times, constants, limit, chassis, most), times
+    gives = None if rest is None else list(work).index(rest)
+    return settle(drawn, times, constants, limit, chassis, most, gives), times
 
 
 def unlimited(
     work: Mapping[str, Activity], constants: PowerConstants, chassis: Chassis
 ) -> dict[str, Array]:
-    """Time of each phase over that by itself where only the board's own limit and heat hold it, the
-    slowest position deciding: `Powered.longer` of `powered` without conditions, and no more.
+    """Time of each phase over that by itself where only the board's own limit and heat hold it.
 
     work      as of `powered`
     chassis   as the machine has it
     """
-    state, times = _state(work, constants, chassis, Conditions())
+    return lengthened(work, constants, chassis, Conditions())
+
+
+def lengthened(
+    work: Mapping[str, Activity],
+    constants: PowerConstants,
+    chassis: Chassis,
+    conditions: Conditions,
+    rest: str | None = None,
+) -> dict[str, Array]:
+    """Time of each phase under conditions over that by itself, the slowest position deciding:
+    `Powered.longer` of `powered`, and no more, but of `rest`, which is told by itself.
+
+    work, rest   as of `powered`
+    """
+    state, times = _state(work, constants, chassis, conditions, rest)
     rows = state.temperature.shape[0]
     before: dict[str, Array] = {}
     after: dict[str, Array] = {}
@@ -159,6 +181,26 @@ def unlimited(
 
 Part = tuple[Array, Array, Array]
 """Kernels of a phase: their time [s], how much longer they take, their power [W]."""
+
+
+def _resting(parts: Mapping[str, list[Part]], rest: str | None) -> Mapping[str, list[Part]]:
+    """The same with a phase that keeps its share of the time, all of one kind of kernels."""
+    if rest is None:
+        return parts
+    others = [one for name, own in parts.items() if name != rest for one in own]
+    after = sum((time * slower for time, slower, _ in others), np.zeros(()))
+    before = sum((time for time, _, _ in others), np.zeros(()))
+    ((time, _, power),) = parts[rest]
+    return {**parts, rest: [(time, np.asarray(after / np.maximum(before, 1e-15)), power)]}
+
+
+def _bursts(kernels: Mapping[str, Part], pieces: Mapping[str, Array]) -> dict[str, list[Part]]:
+    """Kernels that are a peak by themselves: of all, those with pieces of their own."""
+    return {
+        peak: [own for name, own in kernels.items() if f"{name}.".startswith(f"{peak}.")]
+        for peak in pieces
+        if "." in peak
+    }
 
 
 def _together(

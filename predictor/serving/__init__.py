@@ -1,5 +1,6 @@
 """Serving: completion of a request, passes, latencies, the event engine, fleets read apart."""
 
+from predictor.serving.activities import ServingActivity, serving_activity
 from predictor.serving.apart import (
     enough_accelerators,
     held_by_worker,
@@ -27,7 +28,7 @@ from predictor.serving.latency import Latencies, latencies
 from predictor.serving.parts import Line, Pass
 from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
-from predictor.serving.power import ServingActivity, limited, serving_activity, serving_power
+from predictor.serving.power import held_engines, limited, serving_power, slower_engines
 from predictor.serving.prediction import (
     BREAKDOWN,
     InferencePrediction,
@@ -78,6 +79,7 @@ __all__ = [
     "enough_accelerators",
     "followed",
     "held_by_worker",
+    "held_engines",
     "holding",
     "latencies",
     "limited",
@@ -99,6 +101,7 @@ __all__ = [
     "served_instead",
     "serving_activity",
     "serving_power",
+    "slower_engines",
     "spread_lengths",
     "spread_of",
     "spreads",

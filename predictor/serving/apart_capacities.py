@@ -19,7 +19,8 @@ from predictor.models import Model
 from predictor.plans import SERVING_NUMBERS, ServingPlan
 from predictor.records import dataclass
 from predictor.serving.apart import transfer_time
-from predictor.serving.capacities import LOADS, Capacity, Promise, poisson_quantile
+from predictor.serving.capacities import LOADS, Capacity, Promise
+from predictor.serving.clients import poisson_quantile
 from predictor.serving.pass_times import decode_time
 from predictor.serving.passes import adapted
 from predictor.serving.prediction import decode_pass

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Index, Numeric, mapped
+from predictor.arrays import Array, Index, mapped
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.power import Conditions, Powered
 from predictor.records import dataclass
+from predictor.serving.clients import poisson_quantile
 from predictor.serving.gathering import first_token_quantile
 from predictor.serving.power import limited, serving_power
 from predictor.serving.prediction import InferencePrediction, predict_inference
@@ -94,13 +94,6 @@ class Capacity:
         """Position of the largest rate at which each plan keeps the promise; 0 where it never
         does."""
         return np.argmax(np.where(self.kept(promise), self.rate, -np.inf), axis=1)
-
-
-def poisson_quantile(mean: Numeric, share: float) -> Array:
-    """Quantile of a Poisson number, by the Cornish-Fisher expansion of its normal limit."""
-    z = NormalDist().inv_cdf(share)
-    values = np.asarray(mean, float)
-    return np.asarray(np.maximum(values + z * np.sqrt(values) + (z * z - 1.0) / 6.0, values))
 
 
 def capacity(

@@ -8,10 +8,11 @@ clients do by default is in `data/software/serving/clients.yaml`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.records import dataclass
 
@@ -86,3 +87,10 @@ def spread_lengths(
         raise InputError(f"lengths {lengths!r} are none of {', '.join(LENGTHS)}")
     draws = LENGTHS[lengths](np.random.default_rng(seed), count, variation)
     return np.maximum(np.round(mean * draws), 1.0)
+
+
+def poisson_quantile(mean: Numeric, share: float) -> Array:
+    """Quantile of a Poisson number, by the Cornish-Fisher expansion of its normal limit."""
+    z = NormalDist().inv_cdf(share)
+    values = np.asarray(mean, float)
+    return np.asarray(np.maximum(values + z * np.sqrt(values) + (z * z - 1.0) / 6.0, values))

@@ -125,6 +125,22 @@ class Work:
     divided: Numeric = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Arriving:
+    """What an engine meets whose requests arrive at random. A request is likelier to come while
+    many run, and meets more than a pass has on average.
+
+    work    of passes as they are on average
+    alone   share of the time in which nothing runs, and of the requests that find it so (Wolff
+            1982)
+    full    1 where more arrive than can end, else 0
+    """
+
+    work: Work
+    alone: Array
+    full: Numeric = 0.0
+
+
 def software_of(plan: ServingPlan) -> dict[str, Any]:
     """What passes of every kind have from a plan alone, by the name of its field in `Work`."""
     return {

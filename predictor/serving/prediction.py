@@ -32,6 +32,7 @@ from predictor.serving.offload import riding_along, some_alone, with_decoding, w
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.pass_times import (
+    Arriving,
     DeviceTime,
     Work,
     listed,
@@ -70,7 +71,7 @@ class InferencePrediction:
     breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
     prompts, decoding   passes on the device from which the latencies are made
     reader      memory of an engine that reads prompts apart, where there is one
-    arriving    whether requests come at a rate of their own, whatever the engine could serve
+    arriving    what the engine meets where requests come at a rate of their own
     """
 
     model: Model
@@ -86,7 +87,7 @@ class InferencePrediction:
     prompts: Pass
     decoding: Pass
     reader: ServingMemory | None = None
-    arriving: bool = False
+    arriving: Arriving | None = None
 
     @property
     def requests_per_s(self) -> Array:

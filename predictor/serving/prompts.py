@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, Numeric
 from predictor.serving.pass_times import LISTING, Work, decode_time, prompt_time
 from predictor.timing import EngineParameters
 
@@ -60,3 +60,33 @@ def own_prompt(work: Work, own: EngineParameters, prompt: Array) -> Array:
 def at_random(work: Work) -> Array:
     """Whether requests arrive at random, whatever passes do."""
     return np.asarray((np.asarray(work.synchrony) <= 0) & np.isfinite(work.clients))
+
+
+IDLE_ROUNDS = 12
+"""Of the fixed point between how often nobody runs and how long prompts take, alone or beside
+others: prompts found alone take a little less, a contraction of 0.1 and less."""
+
+
+def idle_share(work: Work, own: EngineParameters, rate: Numeric) -> Array:
+    """Share of the time in which nobody runs on an engine at which requests arrive at random.
+
+    rate   of a replica [1/s]
+
+    (1 - u) exp(-rate D): none is being read, which takes u of the time, and none has come within
+    the time D in which it decodes, in a clock that stands still while prompts are read. In that
+    clock prompts come at the same rate, alone or with those that come while they are read (busy
+    periods of M/D/1, and an empty M/D/infinity behind them: Takacs 1962).
+    """
+    step, share, passes = decode_time(work, own), full_share(work, own), single_passes(work)
+    apart = np.asarray(work.apart) > 0
+    after = np.maximum(np.asarray(work.output_len) - 1.0, 0.0) / work.per_pass
+    # Those that ride along are read in passes that decode in any case.
+    with_it = np.where(apart, 0.0, passes) * step
+    first = np.where(apart, prompt_time(work, own, single=True), beside(work, own))
+    by_itself = np.maximum(share - with_it, 0.0)
+    free = np.exp(-rate * (after * step + with_it))
+    found = free
+    for _ in range(IDLE_ROUNDS):
+        read = rate * (found * by_itself + (1.0 - found) * first)
+        found = np.maximum(1.0 - read, 0.0) * free
+    return np.asarray(found)

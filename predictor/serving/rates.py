@@ -5,6 +5,8 @@ where the life of a request is that of a concurrency of R + 1: it meets R others
 are at any time, since arrivals at random see averages (Wolff 1982). They find the prompts of others
 being read: a mean wait of u / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930, for a service
 of constant length), a turn being a prompt; before workers that read nothing else that of `reading`.
+
+Under a limit of power passes take longer, so that fewer end and more run.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.clients import VARIATION
+from predictor.serving.pass_times import Arriving
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.serving.prompts import idle_share
 from predictor.serving.reading import read_table
 from predictor.timing import Calibration
 
@@ -52,9 +56,9 @@ class Rates:
     """One plan at any mean rate of Poisson arrivals: what all rates share is predicted once.
 
     Lengths of requests are uniform within `variation` of the mean (which matters where prompts are
-    read apart, one by one). Where limits of power slow an engine (`slowed`), fewer can end and
-    prompts wait longer for their turn; what is predicted of as many as run, and their number, is
-    still without them, for the caller to put under its conditions.
+    read apart, one by one). Where limits of power slow an engine (`slowed`), fewer can end, more
+    run and prompts wait longer for their turn; what is predicted of as many as run is still without
+    them, for the caller to put under its conditions.
     """
 
     def __init__(
@@ -67,7 +71,8 @@ class Rates:
         slowed: Slowed = lambda found: found,
     ) -> None:
         self._given, self._plan, self._slowed = (model, cluster, calibration), plan, slowed
-        self._full = self._together(np.inf, EXACT_STEPS)
+        full = self._together(np.inf, EXACT_STEPS)
+        self._full = replace(full, arriving=Arriving(full.work, np.zeros(()), 1.0))
         self.most = float(slowed(self._full).requests_per_s)
         """Requests per second beyond which the queue grows without end."""
         self._table, self._before = None, None
@@ -82,7 +87,9 @@ class Rates:
             return AtRate(self._full, self.most, True)
         running = float(np.interp(rate, *self._ends))
         one = self._together(running, EXACT_STEPS)
-        return AtRate(self._waiting(one, rate), self.most, False)
+        held = self._held(one)
+        one = replace(self._waiting(one, held, rate), arriving=self._arriving(held, rate))
+        return AtRate(one, self.most, False)
 
     def _together(self, clients: Numeric, steps: int) -> InferencePrediction:
         """The plan where so many requests run."""
@@ -100,12 +107,40 @@ class Rates:
         # As many as are met, of those that run with the one that meets them.
         met = 1.0 if self._before is not None else (nodes - 1.0) / nodes
         ending = found.requests_per_s * met
+        # By Little's law as many fewer as their lives are longer.
+        ending = ending * (found.latencies.e2e / self._held(found).latencies.e2e)
         last = max(self.most, float(ending[-1]))
         ends = np.append(np.maximum.accumulate(ending)[:-1], last)
         return ends, nodes * float(replicas)
 
-    def _waiting(self, one: InferencePrediction, rate: float) -> InferencePrediction:
-        """What is predicted of as many as run, with what they wait at a rate."""
+    def _held(self, found: InferencePrediction) -> InferencePrediction:
+        """As many as run all the time, in the time that limits leave them."""
+        return self._slowed(replace(found, arriving=Arriving(found.work, np.zeros(()))))
+
+    def _arriving(self, held: InferencePrediction, rate: float) -> Arriving:
+        """What passes have on average at a rate, of as many as a request meets.
+
+        held   of a request, in the time that limits leave it
+        """
+        if self._before is not None:
+            return Arriving(held.work, np.zeros(()))
+        each, told = rate / float(self._plan.dp), held.latencies
+        alone = float(idle_share(held.work, held.parameters, each))
+        lasts = 1.0 - alone * (1.0 + each * float(told.prompt))
+        running = float(held.work.running)
+        mean = each * float(told.e2e - told.ttft) / max(lasts, 1e-9)
+        mean = float(np.clip(mean, min(1.0, running), running))
+        passes = self._together(mean * float(self._plan.dp), EXACT_STEPS)
+        own = self._held(passes)
+        return Arriving(passes.work, idle_share(own.work, own.parameters, each))
+
+    def _waiting(
+        self, one: InferencePrediction, held: InferencePrediction, rate: float
+    ) -> InferencePrediction:
+        """What is predicted of as many as run, with what they wait at a rate.
+
+        held   the same in the time that limits leave it
+        """
         latency = one.latencies
         if self._before is not None and self._table is not None:
             # Workers take up nothing else: their own queue stands in place of that at a
@@ -114,7 +149,7 @@ class Rates:
             wait = float(met.wait - latency.queue)
             read = float(met.wait + met.read + self._table.request - latency.ttft)
             return _at_rate(one, rate, wait, read - wait)
-        prompt = float(self._slowed(one).latencies.prompt)
+        prompt = float(held.latencies.prompt)
         used = min(rate / float(self._plan.dp) * prompt, 0.999)
         wait = 0.5 * used / (1.0 - used) * float(latency.turn)
         return _at_rate(one, rate, wait, 0.0)
@@ -147,4 +182,4 @@ def _at_rate(
         requests_per_s=np.asarray(rate / float(one.plan.dp)),
     )
     parts = {"queue": one.breakdown["queue"] + wait, "others": one.breakdown["others"] + slower}
-    return replace(one, latencies=found, breakdown={**one.breakdown, **parts}, arriving=True)
+    return replace(one, latencies=found, breakdown={**one.breakdown, **parts})

@@ -8,7 +8,7 @@ are read apart are left out: what they draw is not predicted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,8 @@ from predictor.plans import ServingPlan
 from predictor.power import KWH, Conditions
 from predictor.records import dataclass
 from predictor.search import EngineOffer
-from predictor.serving import Promise, capacity
-from predictor.timing import Calibration, EngineParameters
+from predictor.serving import Promise, capacity, slower_engines
+from predictor.timing import Calibration
 from reckon.verbs.loads import Load
 
 SAME = 1e-6
@@ -183,11 +183,4 @@ def as_limited(engine: EngineOffer, rate: float, calibration: Calibration) -> Ca
     loads = engine.curve[0]
     prompts = float(np.interp(rate, loads, engine.drawn.prompts))
     passes = float(np.interp(rate, loads, engine.drawn.passes))
-
-    def slowed(own: EngineParameters) -> EngineParameters:
-        return replace(own, prefill=own.prefill * prompts, decode=own.decode * passes)
-
-    known: Mapping[str, EngineParameters] = calibration.serving.engines
-    names = {**known, "neutral": known.get("neutral", EngineParameters())}
-    engines = {name: slowed(own) for name, own in names.items()}
-    return replace(calibration, serving=replace(calibration.serving, engines=engines))
+    return slower_engines(calibration, prompts, passes)

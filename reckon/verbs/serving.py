@@ -25,6 +25,7 @@ from predictor.serving import (
     ServingRequest,
     complete_serving,
     followed,
+    held_engines,
     limited,
     mixture,
     one_by_one,
@@ -98,7 +99,7 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
     these are not checked; and request by request where that is asked for."""
     model, cluster, plan = request.model, request.cluster, request.plan
     calibration = request.sure(calibration)
-    most, saturated, instead = None, False, None
+    most, saturated, instead, found = None, False, None, None
     replicas = request.around.fleet.replicas  # closed forms are of one of them
     if request.rate is not None:
         found = predict_rate(
@@ -110,13 +111,16 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
             variation=request.variation,
             slowed=lambda one: powered(one, request.conditions, serving_power, limited)[0],
         )
-        found, instead = _where_unchecked(request, found, calibration)
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
         one = replace(plan, batch=plan.batch / replicas) if replicas > 1 else plan
         batch = predict_inference(model, cluster, one, calibration, EXACT_STEPS)
-    served, fleet = _served(request, calibration) if request.simulate else (None, None)
-    batch, under = powered(batch, request.conditions, serving_power, limited)
+    free = batch
+    batch, under = powered(free, request.conditions, serving_power, limited)
+    passes = held_engines(free, batch, calibration)
+    if found is not None:
+        batch, instead = _where_unchecked(request, replace(found, prediction=batch), passes)
+    served, fleet = _served(request, passes) if request.simulate else (None, None)
     return ServingResult(
         request=request,
         batch=batch,
@@ -131,19 +135,19 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
 
 def _where_unchecked(
     request: ServingRequest, closed: AtRate, calibration: Calibration
-) -> tuple[AtRate, Instead | None]:
+) -> tuple[InferencePrediction, Instead | None]:
     """What is said of a rate, and why requests one by one say it where closed forms are not
     checked. Those answer still for what no engine serves to its end: more than it carries, more
     than there is room for, and what is around an engine, which is served one by one beside it."""
     fits = float(closed.prediction.memory.shortfall) <= 0
     if request.rate is None or closed.saturated or not (fits and request.around.plain):
-        return closed, None
+        return closed.prediction, None
     client, plan = request.around.client, request.plan
     tpot = float(closed.prediction.latencies.tpot)
     meet = float(closed.prediction.work.meeting) > 1
     why = unchecked(plan, client, request.rate, closed.most_requests_per_s, tpot, meet)
     if not why:
-        return closed, None
+        return closed.prediction, None
     found, served = served_instead(
         model=request.model,
         cluster=request.cluster,
@@ -153,7 +157,7 @@ def _where_unchecked(
         rate=request.rate,
         closed=closed,
     )
-    return found, Instead(len(served.arrival), why)
+    return found.prediction, Instead(len(served.arrival), why)
 
 
 def _served(request: ServingRequest, calibration: Calibration) -> tuple[Served, FleetServed | None]:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from predictor.serving import completion, doubts, own, simulation
+from predictor.serving.activities import EXCHANGE, serving_activity
 from predictor.serving.around import Around
 from predictor.serving.clients import Client
 from predictor.serving.latency import Latencies, latencies
 from predictor.serving.pass_times import decode_time
-from predictor.serving.power import EXCHANGE, serving_activity
 from predictor.serving.spreads import LATE, load_shares
 from predictor.serving.workload import sessions
 from tests.predictor.dense import dense

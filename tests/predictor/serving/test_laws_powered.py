@@ -11,8 +11,8 @@ from predictor.arrays import mapped, take
 from predictor.plans import ServingPlan
 from predictor.power import Conditions, Powered
 from predictor.serving import predict_inference, serving_activity, serving_power
+from predictor.serving.activities import EXCHANGE, decode_work, prompt_work
 from predictor.serving.joint import repeated
-from predictor.serving.power import EXCHANGE, decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 from tests.predictor.serving.test_serving_power import CALIBRATION, served
 

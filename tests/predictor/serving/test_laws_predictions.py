@@ -15,22 +15,21 @@ from predictor import catalog
 from predictor.catalog import load
 from predictor.plans.serving import ServingPlan
 from predictor.power import Conditions
-from predictor.serving.capacities import Capacity, Promise
-from predictor.serving.latency import latencies
-from predictor.serving.parts import COMMUNICATION, COMPUTE, TERMS, Pass
-from predictor.serving.pass_times import decode_time, prompt_time
-from predictor.serving.power import (
+from predictor.serving.activities import (
     PassWork,
     _bound,
     _sent,
     _shared,
     _widened,
     decode_work,
-    limited,
     prompt_work,
     serving_activity,
-    serving_power,
 )
+from predictor.serving.capacities import Capacity, Promise
+from predictor.serving.latency import latencies
+from predictor.serving.parts import COMMUNICATION, COMPUTE, TERMS, Pass
+from predictor.serving.pass_times import Arriving, decode_time, prompt_time
+from predictor.serving.power import limited, serving_power
 from predictor.serving.prediction import (
     InferencePrediction,
     _breakdown,
@@ -265,7 +264,8 @@ def test_what_no_condition_slows_stays_and_what_one_slows_keeps_its_parts() -> N
         assert sum(map(float, slow.breakdown.values())) == pytest.approx(float(slow.latencies.e2e))
         assert float(slow.latencies.e2e) > float(found.latencies.e2e)
     slow_arrivals = replace(found.latencies, requests_per_s=np.asarray(0.5))
-    rated = replace(found, latencies=slow_arrivals, arriving=True)
+    met = Arriving(found.work, np.asarray(0.5))
+    rated = replace(found, latencies=slow_arrivals, arriving=met)
     own = limited(rated, serving_power(rated, Conditions(limit=300.0)), Conditions(limit=300.0))
     assert float(own.latencies.requests_per_s) == 0.5
 

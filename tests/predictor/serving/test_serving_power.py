@@ -17,7 +17,7 @@ from predictor.serving import (
     serving_activity,
     serving_power,
 )
-from predictor.serving.power import Passing, PassWork, decode_work, prompt_work
+from predictor.serving.activities import Passing, PassWork, decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 
 CALIBRATION = load("default")

@@ -1,0 +1,478 @@
+"""What passes of serving compute, read and send, and what an accelerator does in a second of them.
+
+The list of kernels that gives the time gives the arithmetic and the traffic. Prompts count as
+products of many rows, decoding as products of a row for each sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator
+from predictor.models import Model
+from predictor.plans import ServingPlan
+from predictor.power import INSTANT, Activity, relative_energy
+from predictor.precision import ELEMENT_BYTES
+from predictor.records import dataclass
+from predictor.serving.apart import worker
+from predictor.serving.clients import poisson_quantile
+from predictor.serving.joint import repeated
+from predictor.serving.pass_times import Arriving, Work, decode_time, prompt_time
+from predictor.serving.prediction import InferencePrediction
+from predictor.serving.prompts import beside, full_share, single_passes
+from predictor.timing import EngineParameters, widens
+from predictor.work import (
+    Operator,
+    decode_attention,
+    end_operators,
+    layer_operators,
+    pass_collectives,
+    pass_groups,
+    passing_tokens,
+    prefill_attention,
+)
+
+PRODUCTS = ("gemm", "moe_gemm")
+"""Operators that have weights."""
+
+FLOATS = ("w4a16_mxfp4",)
+"""Narrow weights that are floats, beside activations of 16 bits."""
+
+TILE = 128.0
+"""Rows of the tiles in which products of 16 bits are made (CUTLASS's usual ones)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassWork:
+    """Arithmetic (16-bit equivalents) [FLOP], traffic, bytes on links and bytes of weights that are
+    widened on their way, of one accelerator in a pass; share of its time that follows the clock."""
+
+    flop: Array
+    bytes: Array
+    link: Array
+    widened: Array
+    core: Array
+
+
+def _listed(
+    operators: list[Operator], plan: ServingPlan, link: Numeric, device: Accelerator
+) -> PassWork:
+    """Work of a list of operators on an accelerator; stages of a pipeline share it."""
+    flop: Array = np.zeros(plan.shape)
+    moved: Array = np.zeros(plan.shape)
+    made: Array = np.zeros(plan.shape)
+    for one in operators:
+        flop = flop + np.asarray(one.flop) * one.count * relative_energy(one.dtype)
+        moved = moved + np.asarray(one.bytes) * one.count
+        if one.op in PRODUCTS and _is_widened(one.dtype, device):
+            made = made + _widened(one) * one.count * ELEMENT_BYTES[one.dtype]
+    whole = PassWork(flop, moved, np.asarray(link), made, np.zeros(()))
+    return _shared(whole, plan.pp)
+
+
+def _shared(work: PassWork, among: Numeric) -> PassWork:
+    """One of as many equal parts."""
+    return PassWork(
+        work.flop / among, work.bytes / among, work.link / among, work.widened / among, work.core
+    )
+
+
+def _is_widened(dtype: str, device: Accelerator) -> bool:
+    """Whether processors widen weights for the matrix units: these take floats of four bits
+    themselves where they multiply such (from Blackwell and CDNA 4 on)."""
+    return widens(dtype) and not (dtype in FLOATS and "fp4" in device.peak)
+
+
+def _widened(product: Operator) -> Array:
+    """Weights of a product that processors make 16 bits of: all, once for each tile of its rows."""
+    rows = np.maximum(product.m, 1e-30)
+    return np.asarray(product.flop) / (2.0 * rows) * np.ceil(rows / TILE)
+
+
+def _sent(
+    model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric, last: Numeric | None = None
+) -> Array:
+    """Bytes that a rank sends in the collectives of a pass."""
+    ranks = pass_groups(plan)
+    found: Array = np.zeros(plan.shape)
+    for one in pass_collectives(model, plan, tokens, rows, last):
+        size = np.asarray(ranks[one.group].size, float)
+        twice = 2.0 if one.op == "allreduce" else 1.0
+        share = twice * (size - 1.0) / size
+        found = found + share * np.asarray(one.bytes) * one.count
+    return found
+
+
+def _bound(work: PassWork, model_peak: Numeric, bandwidth: Numeric) -> PassWork:
+    """The same with the share of its time that follows the clock: the arithmetic's part of both
+    ideal times."""
+    compute, memory = work.flop / model_peak, work.bytes / bandwidth
+    share = compute / np.maximum(compute + memory, 1e-30)
+    return replace(work, core=np.asarray(share))
+
+
+def decode_work(found: InferencePrediction, sequences: Numeric) -> PassWork:
+    """Work of a pass that decodes `sequences` sequences of a replica at the mean context."""
+    model, plan = found.model, found.plan
+    tokens = np.asarray(sequences) * (1.0 + plan.drafted)
+    context = plan.input_len + 0.5 * plan.output_len
+    operators = [
+        *layer_operators(model, plan, tokens),
+        *end_operators(model, plan, tokens, tokens),
+        *decode_attention(model, plan, np.asarray(sequences, float), context),
+    ]
+    work = _listed(operators, plan, _sent(model, plan, tokens, tokens), found.cluster.accelerator)
+    return _bound(work, *_rates(found))
+
+
+def prompt_work(found: InferencePrediction) -> PassWork:
+    """Work of one prompt of a replica, as many read together as the prediction has."""
+    model, plan, together = found.model, worker(found.plan), np.asarray(found.work.together)
+    tokens = together * plan.new_tokens
+    past, last = plan.input_len - plan.new_tokens, passing_tokens(model, plan, tokens)
+    operators = [
+        *layer_operators(model, plan, tokens, last),
+        *end_operators(model, plan, tokens, together),
+        *prefill_attention(model, plan, together, plan.new_tokens, past),
+    ]
+    sent = _sent(model, plan, tokens, together, last)
+    work = _listed(operators, plan, sent, found.cluster.accelerator)
+    work = _bound(work, *_rates(found))
+    return _shared(work, together)
+
+
+def mixed_work(found: InferencePrediction, prompts: Numeric, sequences: Numeric) -> PassWork:
+    """Work of the passes over `prompts` prompts of a replica, each of which decodes `sequences`
+    sequences beside them, added up."""
+    model, plan, count = found.model, found.plan, single_passes(found.work)
+    fresh = np.asarray(prompts * plan.new_tokens) / count
+    rows = np.asarray(sequences) * (1.0 + plan.drafted)
+    tokens, last = fresh + rows, passing_tokens(model, plan, fresh, rows)
+    ends = np.asarray(prompts) / count + rows
+    context = plan.input_len + 0.5 * plan.output_len
+    past = plan.input_len - plan.new_tokens
+    operators = [
+        *layer_operators(model, plan, tokens, last),
+        *end_operators(model, plan, tokens, ends),
+        *decode_attention(model, plan, np.asarray(sequences, float), context),
+        *prefill_attention(model, plan, np.asarray(prompts) / count, plan.new_tokens, past),
+    ]
+    sent = _sent(model, plan, tokens, ends, last)
+    work = _listed(operators, plan, sent, found.cluster.accelerator)
+    return _shared(_bound(work, *_rates(found)), 1.0 / count)
+
+
+def _rates(found: InferencePrediction) -> tuple[Numeric, Numeric]:
+    device = found.cluster.accelerator
+    half = device.peak.get("bf16", device.peak.get("fp16", device.peak.get("fp32", np.inf)))
+    return half, device.bandwidth
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingActivity:
+    """What one accelerator does in a second of serving, by phase: 'prefill', 'decode', 'idle'; of
+    the first two apart what ranks spend in collectives ('decode.exchange'), which meets a limit by
+    itself: a rank that waits draws less than its products do.
+
+    share     of the second
+    activity  while it lasts
+    prompts, passes   a second, of one replica; `passes` decode
+    pieces    of phases and of what is a peak by itself, in their share of a second; of decoding
+              its passes, unless stated
+    """
+
+    share: dict[str, Array]
+    activity: dict[str, Activity]
+    prompts: Array
+    passes: Array
+    pieces: dict[str, Array]
+
+
+def _tiled(found: InferencePrediction) -> float:
+    """1 where a pass multiplies its experts in tiles of 64 tokens, however few each has: with
+    scales by block (vLLM, model_executor/layers/fused_moe/fused_moe.py, `get_default_config`,
+    from memory)."""
+    return float(found.model.is_moe and found.plan.weights == "fp8_block")
+
+
+def _exchanging(
+    found: InferencePrediction, own: Array, steps: Array, first: Array, rest: Array
+) -> list[Array]:
+    """Shares of the time of reading and of decoding in which ranks talk to each other.
+
+    own, steps    requests and passes per second
+    first, rest   shares of the time in which prompts are read, and in which tokens are decoded
+    """
+    talk = found.parameters.communication
+    asking = own * talk * found.work.prompts.communication / found.work.together
+    meeting = steps * talk * found.work.decoding.communication
+    return [
+        np.clip(part / np.maximum(whole, 1e-12), 0.0, 1.0)
+        for part, whole in ((asking, first), (meeting, rest))
+    ]
+
+
+EXCHANGE = "exchange"
+"""Of a phase: its collectives, in which ranks wait for each other and no kernel multiplies."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passing:
+    """Passes of a phase in a second: the work of one, how many there are, rows of their products,
+    whether those have a row for each sequence only (1 or 0); shares of their time that are tiles of
+    padding, in which the host is at work, and in which ranks talk to each other."""
+
+    phase: str
+    work: PassWork
+    rate: Array
+    rows: Array
+    thin: float
+    padded: Array
+    halted: Array
+    talks: Array
+
+    def parts(self, time: Array) -> dict[str, Activity]:
+        """Activity of their kernels, and of their collectives where there are any.
+
+        time   of the phase in a second
+        """
+        each, rate = self.work, self.rate
+        alone = np.maximum(1.0 - self.talks, 1e-12)
+        found = {
+            self.phase: Activity(
+                time=np.maximum(time * alone, 1e-12),
+                flop=rate * each.flop,
+                bytes=rate * each.bytes,
+                widened=rate * each.widened,
+                rows=self.rows,
+                thin=self.thin,
+                padded=np.minimum(self.padded / alone, 1.0),
+                core=each.core,
+                halted=np.minimum(self.halted / alone, 1.0),
+            )
+        }
+        if np.any(self.talks > 0):
+            found[f"{self.phase}.{EXCHANGE}"] = Activity(
+                np.maximum(time * self.talks, 1e-12), link=rate * each.link, spinning=1.0
+            )
+        return found
+
+
+def _second(
+    passes: Iterable[tuple[Passing, Array]], idle: Array, plan: ServingPlan
+) -> tuple[dict[str, Array], dict[str, Activity]]:
+    """Shares of a second, and activity, of passes that take so much of it, and of what is idle."""
+    activity: dict[str, Activity] = {}
+    for one, time in passes:
+        activity |= one.parts(time)
+    share = {name: np.asarray(part.time) for name, part in activity.items()}
+    share["idle"] = idle
+    activity["idle"] = Activity(time=np.maximum(idle, 1e-12), flop=np.zeros(plan.shape))
+    return share, activity
+
+
+def serving_activity(
+    found: InferencePrediction, tokens_per_s: Numeric | None = None
+) -> ServingActivity:
+    """Activity of a prediction of serving.
+
+    tokens_per_s   generated by the whole engine, where it was measured; None: as predicted
+
+    A static batch reads its prompts and decodes to its end; at a concurrency passes follow each
+    other without a gap but the host's; at a rate of arrivals the rest of the time is idle
+    (`_at_random`).
+    What measured passes take beyond their prediction, experts with scales by block spend on tiles
+    that are mostly padding (`_tiled`), all others waiting for the host, which is also where clients
+    are answered in the loop of passes: then no kernel keeps the processors busy.
+    """
+    if tokens_per_s is None and found.arriving is not None:
+        return _at_random(found, found.arriving)
+    plan = found.plan
+    own = found.latencies.requests_per_s
+    if tokens_per_s is not None:
+        own = np.asarray(tokens_per_s) / plan.output_len / plan.dp
+    sequences = np.asarray(found.work.sequences)
+    after = np.maximum(np.asarray(found.work.output_len) - 1.0, 1.0)
+    steps = own * after / plan.tokens_per_pass / np.maximum(sequences, 1e-9)
+    decode, prompt = decode_work(found, sequences), prompt_work(found)
+    # What others read is padding, which is computed, too.
+    read = own * repeated(found.work)
+    reading = read * prompt_time(found.work, found.parameters) / found.work.together
+    decoding = steps * found.latencies.step
+    closed = np.asarray(plan.serving, float) * np.isfinite(np.asarray(plan.batch, float))
+    if found.arriving is not None:
+        closed = np.zeros_like(closed)
+    first = np.clip(reading, 0.0, 0.95)
+    rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))
+    none = np.zeros(plan.shape)
+    unforeseen = 0.0 if tokens_per_s is None else closed * np.clip(1.0 - decoding / rest, 0.0, 1.0)
+    rows = sequences * (1.0 + plan.drafted)
+    kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
+    padded = unforeseen * _tiled(found)
+    waits = _exchanging(found, read, steps, first, rest)
+    halted = np.maximum(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0)
+    many = np.asarray(found.work.together) * plan.new_tokens
+    passes = (
+        Passing(
+            phase="prefill", work=prompt, rate=read, rows=many, thin=0.0, padded=none, halted=none,
+            talks=waits[0],
+        ),
+        Passing(
+            phase="decode", work=decode, rate=steps, rows=rows, thin=1.0, padded=padded + none,
+            halted=halted + none, talks=waits[1],
+        ),
+    )  # fmt: skip
+    share, activity = _second(zip(passes, (first, rest), strict=True), 1.0 - first - rest, plan)
+    return ServingActivity(
+        share=share,
+        activity=activity,
+        prompts=np.asarray(own),
+        passes=np.asarray(steps),
+        pieces={
+            "prefill": np.maximum(own / found.work.together, 1e-9),
+            "idle": np.ones_like(steps),
+        },
+    )
+
+
+def _talking(work: Work, own: EngineParameters, prompts: Array, time: Array) -> Array:
+    """Share of passes over `prompts` prompts, of so long a time in all [s], in which ranks talk to
+    each other: those over one, and what each other adds."""
+    more = np.maximum(prompts - 1.0, 0.0) / work.together
+    talk = work.single.communication + more * np.asarray(work.prompts.communication)
+    return np.asarray(np.clip(own.communication * talk / np.maximum(time, 1e-12), 0.0, 1.0))
+
+
+def _alone(found: InferencePrediction) -> tuple[Passing, Array]:
+    """Passes over one prompt of those that are read together, and their time [s]."""
+    work, own, plan = found.work, found.parameters, found.plan
+    none, time = np.zeros(plan.shape), full_share(work, own)
+    talk = own.communication * np.asarray(work.prompts.communication) / work.together
+    reading = Passing(
+        phase="prefill",
+        work=prompt_work(found),
+        rate=np.ones(plan.shape),
+        rows=np.asarray(work.together) * plan.new_tokens,
+        thin=0.0,
+        padded=none,
+        halted=none,
+        talks=np.clip(talk / np.maximum(time, 1e-12), 0.0, 1.0),
+    )
+    return reading, time
+
+
+def _met(found: InferencePrediction, prompts: Array) -> tuple[Passing, Array]:
+    """Passes over so many prompts that come while others decode, and their time [s]: beside these,
+    or in passes of their own."""
+    work, own, plan = found.work, found.parameters, found.plan
+    share, none, count = full_share(work, own), np.zeros(plan.shape), single_passes(work)
+    more = np.maximum(prompts - 1.0, 0.0)
+    if plan.batching == "mixed":
+        sequences = np.asarray(work.sequences)
+        time = count * decode_time(work, own) + beside(work, own) + more * own.mixing * share
+    else:
+        sequences = none
+        time = np.maximum(prompt_time(work, own, single=True), share) + more * share
+    reading = Passing(
+        phase="prefill",
+        work=mixed_work(found, prompts, sequences),
+        rate=np.ones(plan.shape),
+        rows=prompts * plan.new_tokens / count + sequences * (1.0 + plan.drafted),
+        thin=0.0,
+        padded=none,
+        halted=none,
+        talks=_talking(work, own, prompts, time),
+    )
+    return reading, np.asarray(time)
+
+
+def _decoding(found: InferencePrediction) -> tuple[Passing, Array]:
+    """A pass that decodes and nothing else, and its time [s]."""
+    work, own, plan = found.work, found.parameters, found.plan
+    sequences, time = np.asarray(work.sequences), decode_time(work, own)
+    kernels = decode_time(replace(work, streamed=0.0), own)
+    talk = own.communication * np.asarray(work.decoding.communication)
+    decoding = Passing(
+        phase="decode",
+        work=decode_work(found, sequences),
+        rate=np.ones(plan.shape),
+        rows=sequences * (1.0 + plan.drafted),
+        thin=1.0,
+        padded=np.zeros(plan.shape),
+        halted=np.maximum(1.0 - kernels / np.maximum(time, 1e-12), 0.0) + np.zeros(plan.shape),
+        talks=np.clip(talk / np.maximum(time, 1e-12), 0.0, 1.0),
+    )
+    return decoding, time
+
+
+HOUR = 3600.0
+"""Over which a sensor looks for a peak [s]."""
+
+BURST = "prefill.burst"
+"""Passes over as many prompts as come within a window of a sensor once in that time."""
+
+SELDOM = 1e-6
+"""Passes a second that tell how long such a pass takes, and add nothing to what is drawn."""
+
+
+def one_pass_each(found: InferencePrediction) -> dict[str, Activity]:
+    """Activity of passes as a request meets them, of which there are next to none: over prompts
+    that are read together ('prompts'), over one among others ('single'), that decode ('step')."""
+    kinds = {"prompts": _alone(found), "single": _met(found, np.ones(found.plan.shape))}
+    kinds["step"] = _decoding(found)
+    activity: dict[str, Activity] = {}
+    for name, (passing, time) in kinds.items():
+        rare = replace(passing, phase=name, rate=SELDOM * passing.rate)
+        activity |= rare.parts(SELDOM * time)
+    return activity
+
+
+def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivity:
+    """Activity of an engine at which requests arrive at random.
+
+    Those that find it idle are read alone. Prompts of the others gather in the passes that decode:
+    of m for each of these, 1 - exp(-m) of them have some; those that take several passes have
+    theirs one by one. Passes fill the time in which somebody runs.
+    """
+    plan, work = found.plan, arriving.work
+    mean = replace(found, work=work)
+    rate, several = np.asarray(found.latencies.requests_per_s), single_passes(work) > 1
+    after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0)
+    steps = rate * after / plan.tokens_per_pass / np.maximum(np.asarray(work.sequences), 1e-9)
+    read, alone = rate * repeated(work), np.asarray(arriving.alone)
+    each = np.maximum(read * (1.0 - alone) / np.maximum(steps, 1e-9), 1e-12)
+    gathered = np.where(several, 1.0, each / -np.expm1(-each))
+    reads = read * (1.0 - alone) / gathered
+    beside = reads * single_passes(work) if plan.batching == "mixed" else np.zeros(plan.shape)
+    most = poisson_quantile(read * INSTANT, 1.0 - INSTANT / HOUR)
+    rare = SELDOM * np.ones(plan.shape)
+    kinds = {
+        "prefill": (*_alone(mean), read * alone),
+        "prefill.beside": (*_met(mean, gathered), reads),
+        BURST: (*_met(mean, np.maximum(most, 1.0)), rare),
+        "decode": (*_decoding(mean), np.maximum(steps - beside, 0.0)),
+    }
+    busy = sum((time * count for _, time, count in kinds.values()), np.zeros(()))
+    # As many more, or fewer, as fill the time in which somebody runs: their number varies.
+    more = (1.0 - alone) / np.maximum(busy, 1e-12)
+    timed = [
+        (replace(passing, phase=name, rate=passing.rate * count * more), time * count * more)
+        for name, (passing, time, count) in kinds.items()
+    ]
+    share, activity = _second(timed, alone + np.zeros(plan.shape), plan)
+    return ServingActivity(
+        share=share,
+        activity=activity,
+        prompts=rate,
+        passes=steps,
+        pieces={
+            "prefill": (read * alone + reads) * more,
+            BURST: rare * more,
+            "decode": np.maximum((steps - beside) * more, 1e-9),
+            "idle": np.maximum(rate * alone, 1e-9),
+        },
+    )

@@ -156,14 +156,13 @@ def _mamba1(sizes: Sizes, batch: int, tokens: int, back: bool) -> Call:
     a = -torch.rand(channels, state, device="cuda")
     b, c = (_random(batch, 1, state, tokens) for _ in range(2))
     d, bias = (_random(channels, wide=True) for _ in range(2))
-    forward = lambda: selective_scan_cuda.fwd(x, dt, a, b, c, d, z, bias, True)  # noqa: E731
+    inputs = (x, dt, a, b, c, d, z, bias)
+    forward = lambda: selective_scan_cuda.fwd(*inputs, True)  # noqa: E731
     if not back:
         return forward
     out, kept, *_ = forward()
-    given = torch.randn_like(x)
-    return lambda: selective_scan_cuda.bwd(
-        x, dt, a, b, c, d, z, bias, given, kept, out, None, True, False
-    )
+    after = (torch.randn_like(x), kept, out, None, True, False)
+    return lambda: selective_scan_cuda.bwd(*inputs, *after)
 
 
 def _mamba1_step(sizes: Sizes, batch: int) -> Call:

@@ -7,7 +7,7 @@ and inside it are kept apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -147,15 +147,19 @@ def score(
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = _score_served(served, calibration, rows, skipped) if served else None
-    read: list[Point | InferencePoint] = [*points, *served]
-    noted = [Skipped(one.point_id, one.source, one.note) for one in read if one.note]
     kinds = {KINDS.get(kind, kind) for kind in named}
     kind = kinds.pop() if len(kinds) == 1 else "mixed"
     return Scores(
         kind, rows, skipped, memory, total,
         points=points, inference=inference, ratios=ratios, power=powered,
-        noted=list(dict.fromkeys(noted)),
+        noted=_noted([*points, *served]),
     )  # fmt: skip
+
+
+def _noted(read: Iterable[Point | InferencePoint]) -> list[Skipped]:
+    """What counts of rows that say one thing twice, once of each."""
+    found = (Skipped(one.point_id, one.source, one.note) for one in read if one.note)
+    return list(dict.fromkeys(found))
 
 
 def _as_written(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:

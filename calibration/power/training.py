@@ -117,7 +117,9 @@ def _configured(row: Mapping[Any, Any], run: RunParameters) -> NodeRow | str:
     gpus, cluster = int(point.request.plan.gpus), point.request.cluster
     per_node = min(gpus, int(cluster.accelerators_per_node))
     name = cluster.accelerator.name
-    return NodeRow(metric, value, name, gpus, per_node, cooling, direct, point.request)
+    return NodeRow(
+        metric, value, name, gpus, per_node, cooling=cooling, direct=direct, request=point.request
+    )
 
 
 def _system_row(row: Mapping[Any, Any]) -> NodeRow | str:

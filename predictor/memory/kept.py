@@ -12,7 +12,7 @@ from predictor.arrays import Array, Index, Numeric, mapped
 from predictor.models import Model
 from predictor.plans import LOOPS, TrainingPlan
 from predictor.records import dataclass
-from predictor.work import LAYER_MODULES, Operator, freed
+from predictor.work import LAYER_MODULES, Held, Operator, freed
 
 ENDS = ("embedding", "head", "mtp")
 """Modules beside those of the layers."""
@@ -103,7 +103,7 @@ GOING = ("activations", "embedding and head activations")
 
 
 def in_turn(
-    plan: TrainingPlan, classes: Mapping[str, Numeric], gradients: Numeric
+    plan: TrainingPlan, classes: Mapping[str, Numeric], parts: Iterable[Held]
 ) -> dict[str, Numeric]:
     """`GOING` less the gradients that come in their place [bytes], which are counted elsewhere.
 
@@ -112,10 +112,11 @@ def in_turn(
     there or all gradients. Gradients to which several micro-batches add, buckets in which ranks
     reduce them and buffers that frameworks keep are there all the time.
 
-    gradients   of all that is trained
+    parts   of the model
     """
     loop = plan.lone & (np.asarray(plan.micro_batches) <= 1) & (plan.framework in LOOPS)
-    coming = np.where(loop, gradients, 0.0)
+    coming = sum((one.trained for one in parts), np.zeros(()))
+    coming = np.where(loop, plan.gradient_bytes * coming, 0.0)
     found: dict[str, Numeric] = {}
     for name in GOING:
         left = np.minimum(coming, classes[name])

@@ -479,14 +479,12 @@ def memory(
         "gathered layers": _gathered(model, plan, at),
         "context": beside(divided(plan), adds.context),
     }
-    learnt = sum((one.trained for one in (layers, adapters, edges, experts)), zero)
-    classes |= in_turn(plan, classes, plan.gradient_bytes * learnt)
-    present = np.broadcast_to(at.count > 0, zero.shape)
+    classes |= in_turn(plan, classes, (layers, adapters, edges, experts))
     whole = {name: filled(value, zero.shape) for name, value in classes.items()}
+    present = np.broadcast_to(at.count > 0, zero.shape)
     subtotal: Array = sum(whole.values(), zero)
     whole["fragmentation"] = (subtotal - whole["context"]) * adds.fragmentation
-    built = WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0
-    if built:
+    if built := WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
     parts = (layers, group), (adapters, group), (edges, group), (experts, expert_group)

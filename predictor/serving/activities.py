@@ -296,16 +296,19 @@ def serving_activity(
     if tokens_per_s is not None:
         own = np.asarray(tokens_per_s) / plan.output_len / plan.dp
     sequences = np.asarray(found.work.sequences)
-    after = np.maximum(np.asarray(found.work.output_len) - 1.0, 1.0)
-    steps = own * after / plan.tokens_per_pass / np.maximum(sequences, 1e-9)
+    steps = (
+        own
+        * np.maximum(np.asarray(found.work.output_len) - 1.0, 1.0)
+        / plan.tokens_per_pass
+        / np.maximum(sequences, 1e-9)
+    )
     decode, prompt = decode_work(found, sequences), prompt_work(found)
     # What others read is padding, which is computed, too.
     read = own * repeated(found.work)
     reading = read * prompt_time(found.work, found.parameters) / found.work.together
     decoding = steps * found.latencies.step
-    closed = np.asarray(plan.serving, float) * np.isfinite(np.asarray(plan.batch, float))
-    if found.arriving is not None:
-        closed = np.zeros_like(closed)
+    closed = np.asarray(plan.serving * (found.arriving is None), float)
+    closed = closed * np.isfinite(np.asarray(plan.batch, float))
     first = np.clip(reading, 0.0, 0.95)
     rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))
     none = np.zeros(plan.shape)

@@ -12,14 +12,11 @@ What each kernel moves was read off traces of steps on an H200 (PyTorch 2.11, pe
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
 from predictor.arrays import Numeric
 from predictor.plans import ADAPTER_STYLES
-
-if TYPE_CHECKING:
-    from predictor.work.worklist import WorkList
+from predictor.records import dataclass, replace
+from predictor.work.primitives import Small
+from predictor.work.setting import Learning
 
 WIDE = 4.0
 """Bytes of an element in fp32."""
@@ -27,59 +24,78 @@ WIDE = 4.0
 JOINED, APART, _, IN_FULL = ADAPTER_STYLES
 
 
-def adapter(at: WorkList, name: str, n: Numeric, k: Numeric, m: Numeric) -> None:
-    """Products with A and B and what goes with them, beside a linear layer of n columns and depth k
-    over m rows, and their gradients; nothing where `name` has no adapter."""
-    learning = at.learning
-    if not learning:
-        return
-    style, size, rank = learning.style, at.size, learning.rank
-    sides = 1.0 if style == JOINED else at.matrices(name)
-    wide = style == IN_FULL
-    multiply = partial(at.product, dtype="fp32" if wide else "", times=sides)
-    back = partial(multiply, phase="backward")
-    out = WIDE if wide else 0.0
-    for part, columns, depth in (("a", rank, k), ("b", n / sides, rank)):
-        label = f"{name}.lora_{part}"
-        saved = (WIDE if wide else size) * m * rank if part == "b" else 0.0
-        multiply(label, "fwd", m, columns, depth, saved=saved, out_bytes=out)
-        back(f"{label}.dgrad", "dgrad", m, depth, columns, out_bytes=out)
-        back(f"{label}.wgrad", "wgrad", columns, depth, m, out_bytes=WIDE)
+@dataclass(frozen=True, slots=True, eq=False)
+class Multiplied:
+    """A product with A or B for each of `times` matrices; names and sizes as of an operator."""
+
+    label: str
+    layout: str
+    m: Numeric
+    n: Numeric
+    k: Numeric
+    dtype: str
+    out_bytes: float
+    saved: Numeric
+    times: float
+
+
+def matrices(name: str, gated: bool) -> float:
+    """Matrices that a model's own code has where a work list has one product."""
+    if name == "attention.qkv":
+        return 3.0
+    return 2.0 if gated and name.endswith(".up") else 1.0
+
+
+def products(
+    learning: Learning, size: float, sides: float, n: Numeric, k: Numeric, m: Numeric
+) -> list[Multiplied]:
+    """Products with A and B beside a linear layer of n columns and depth k over m rows, of `sides`
+    matrices (`matrices`), and their gradients, which are added up in fp32.
+
+    size   bytes of an activation element
+    """
+    wide, rank = learning.style == IN_FULL, learning.rank
+    many = 1.0 if learning.style == JOINED else sides
+    dtype, out = ("fp32", WIDE) if wide else ("", 0.0)
+    found = []
+    for part, columns, depth in (("a", rank, k), ("b", n / many, rank)):
+        kept = max(size, out) * m * rank if part == "b" else 0.0
+        for label, layout, shape, written, saved in (
+            ("", "fwd", (m, columns, depth), out, kept),
+            (".dgrad", "dgrad", (m, depth, columns), out, 0.0),
+            (".wgrad", "wgrad", (columns, depth, m), WIDE, 0.0),
+        ):
+            name = f"lora_{part}{label}"
+            found.append(Multiplied(name, layout, *shape, dtype, written, saved, many))
+    return found
+
+
+def beside(
+    learning: Learning, size: float, sides: float, n: Numeric, k: Numeric, m: Numeric
+) -> list[Small]:
+    """What goes with these products; arguments as of `products`."""
+    style, wide = learning.style, learning.style == IN_FULL
+    many = 1.0 if style == JOINED else sides
+
+    def both(label: str, variant: str, columns: Numeric, streams: float) -> list[Small]:
+        return [
+            Small(f"lora_{label}{end}", variant, phase, m, columns, streams, times=many)
+            for end, phase in (("", "forward"), (".bwd", "backward"))
+        ]
+
+    out, cast = n / many, size + WIDE
     added = size + 2.0 * WIDE if wide else 3.0 * size  # fp32 beside 16 bits becomes fp32
-    stream = partial(_stream, at, m, sides)
-    stream(f"{name}.lora_add", "add", n, added)
-    stream(f"{name}.lora_add.bwd", "add", k * sides, 3.0 * size, back=True)
+    found = [
+        Small("lora_add", "add", "forward", m, out, added, times=many),
+        Small("lora_add.bwd", "add", "backward", m, k, 3.0 * size, times=many),
+    ]
     if style == JOINED:
-        return
-    scaled = 2.0 * (WIDE if wide else size)
-    stream(f"{name}.lora_scale", "other", n, scaled)
-    stream(f"{name}.lora_scale.bwd", "other", n, scaled, back=True)
+        return found
+    found += both("scale", "other", out, 2.0 * (WIDE if wide else size))
     if style == APART:
-        return
-    cast = size + WIDE
+        return found
     # Of the input, both ways under autocast; of what the layer puts out, else.
-    input_casts, output_casts = (1.0, 1.0) if wide else (2.0, 0.0)
-    kept = (WIDE if wide else size) * m * k * sides
-    stream(f"{name}.lora_cast", "copy", k * sides, input_casts * cast, saved=kept)
-    stream(f"{name}.lora_cast.bwd", "copy", k * sides, input_casts * cast, back=True)
-    if output_casts:
-        stream(f"{name}.lora_out", "copy", n, cast)
-        stream(f"{name}.lora_out.bwd", "copy", n, cast, back=True)
-
-
-def _stream(
-    at: WorkList,
-    rows: Numeric,
-    times: float,
-    name: str,
-    variant: str,
-    columns: Numeric,
-    moved: Numeric,
-    back: bool = False,
-    saved: Numeric = 0.0,
-) -> None:
-    """A kernel for each of `times` matrices, of `columns` together, `moved` bytes an element."""
-    at.stream(
-        name, "elementwise", variant, rows, columns / times, moved,
-        phase="backward" if back else "forward", saved=saved / times, times=times,
-    )  # fmt: skip
+    forward, backward = both("cast", "copy", k, cast if wide else 2.0 * cast)
+    kept = (WIDE if wide else size) * m * k
+    found += [replace(forward, saved=kept), backward]
+    return found + both("out", "copy", out, cast) if wide else found

@@ -12,13 +12,10 @@ written one by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from predictor.arrays import Numeric
 from predictor.precision import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from predictor.work.worklist import WorkList
+from predictor.work.primitives import Small
+from predictor.work.setting import Learning
 
 WHOLE = "fp8"
 """Data type with one scale for a whole matrix."""
@@ -30,26 +27,45 @@ other order over that of what this moves: of weights 264 us for 16,384 x 3,072, 
 them)."""
 
 
-def beside(at: WorkList, name: str, dtype: str, m: Numeric, n: Numeric, k: Numeric) -> None:
-    """Casts around y[m, n] = x[m, k] W[k, n] and its gradients, where `at` says that operands have
-    scales by row and column, or that nothing narrow is kept."""
-    learning = at.learning
-    narrow, wide = ELEMENT_BYTES[dtype], at.size
-    by_row = at.software.by_row
+def beside(
+    dtype: str,
+    wide: float,
+    by_row: bool,
+    learning: Learning | None,
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+) -> list[Small]:
+    """Casts around y[m, n] = x[m, k] W[k, n] and its gradients, where operands have scales by row
+    and column or nothing narrow is kept.
+
+    dtype   of the product
+    wide    bytes of an activation element
+    """
+    narrow = ELEMENT_BYTES[dtype]
     if narrow >= wide or not (by_row or (learning and not learning.narrow)):
-        return
+        return []
     along = wide + narrow
     found = wide if by_row or dtype == WHOLE else 0.0  # a pass that looks for the largest values
     slow, slowest = (TURNED, TURNED_WEIGHTS) if by_row else (1.0, 1.0)
-    parts = [("cast", "forward", n, k, along + found, 1.0)]
+    parts = [Small("cast", "copy", "forward", n, k, along + found)]
     if learning and not learning.frozen:
         again = along + found * by_row  # one scale for a whole matrix is kept
-        parts.append(("cast.bwd", "backward", n, k, again, slowest))
-        parts.append(("turn", "backward", m, k, along + found, slow))
+        parts.append(Small("cast.bwd", "copy", "backward", n, k, again, stretch=slowest))
+        parts.append(Small("turn", "copy", "backward", m, k, along + found, stretch=slow))
         if by_row:  # of gradients along columns; along rows is in the product
-            parts.append(("turn.bwd", "backward", m, n, along + found, slow))
-    for label, phase, rows, columns, moved, longer in parts:
-        at.stream(
-            f"{name}.{label}", "elementwise", "copy", rows, columns, moved, phase=phase, alone=True,
-            stretch=(longer, longer),
-        )  # fmt: skip
+            parts.append(Small("turn.bwd", "copy", "backward", m, n, along + found, stretch=slow))
+    return parts
+
+
+def widened_twice(dtype: str, stored: float, columns: Numeric, depth: Numeric) -> list[Small]:
+    """Frozen weights that are stored narrower than they are multiplied are widened in memory before
+    the product, and again before that of the backward pass (Dettmers et al. 2023).
+
+    stored   bytes of a weight
+    """
+    moved = stored + ELEMENT_BYTES[dtype]
+    return [
+        Small(label, "copy", phase, depth, columns, moved)
+        for label, phase in (("widen", "forward"), ("widen.bwd", "backward"))
+    ]

@@ -72,6 +72,27 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Small:
+    """A small kernel beside a linear layer, or one for each of several matrices.
+
+    label    what its name adds to the layer's
+    streams  bytes per element of rows x columns, read and written together
+    times    executions per block
+    stretch  as of an operator
+    """
+
+    label: str
+    variant: str
+    phase: str
+    rows: Numeric
+    columns: Numeric
+    streams: Numeric
+    saved: Numeric = 0.0
+    times: Numeric = 1.0
+    stretch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Collective:
     """One collective call.
 

@@ -7,6 +7,7 @@ data types and in what it joins in one kernel, is stated once (`Software`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from functools import partial
 
@@ -17,7 +18,7 @@ from predictor.models import Model, has_closing_norms
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.records import dataclass, replace
 from predictor.work import adapters, casts, written
-from predictor.work.primitives import Operator, gemm, streaming
+from predictor.work.primitives import Operator, Small, gemm, streaming
 from predictor.work.setting import Learning, Portion, Software
 
 LAYER_MODULES = ("layer", "dense", "moe")
@@ -238,7 +239,7 @@ class WorkList:
             return
         dtype = dtype or self.linear_dtype
         saved = self._kept_input(saved, dtype, adapted, name)
-        each = self.matrices(name) if self.software.apart else 1.0
+        each = adapters.matrices(name, self.model.gated) if self.software.apart else 1.0
         if self.software.widens and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
             self._widened(name, m, n, k, dtype)
         else:
@@ -249,28 +250,16 @@ class WorkList:
             )  # fmt: skip
         if self.software.converts:
             self._converted(name, m, n, k)
-        casts.beside(self, name, dtype, m * groups, n * groups, k)
+        by_row, learning = self.software.by_row, self.learning
+        sizes = m * groups, n * groups, k
+        self._beside(name, casts.beside(dtype, self.size, by_row, learning, *sizes))
         if self.learning:
             if 0.0 < self.learning.stored < ELEMENT_BYTES[dtype] and self.module in LAYER_MODULES:
-                self._widened_twice(name, n * groups, k, dtype, self.learning.stored)
+                self._beside(name, casts.widened_twice(dtype, self.learning.stored, n * groups, k))
             self._gradients(
-                learning=self.learning,
-                name=name,
-                m=m,
-                n=n,
-                k=k,
-                dtype=dtype,
-                groups=groups,
-                bias=bias,
-                adapted=adapted,
-                each=each,
-            )
-
-    def matrices(self, name: str) -> float:
-        """Matrices that a model's own code has where the list has one product."""
-        if name == "attention.qkv":
-            return 3.0
-        return 2.0 if self.model.gated and name.endswith(".up") else 1.0
+                learning=self.learning, name=name, m=m, n=n, k=k, dtype=dtype, groups=groups,
+                bias=bias, adapted=adapted, each=each,
+            )  # fmt: skip
 
     @property
     def _wide(self) -> Array:
@@ -302,18 +291,6 @@ class WorkList:
         narrow = learning.narrow if learning else True
         return saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0) if narrow else saved
 
-    def _widened_twice(
-        self, name: str, columns: Numeric, depth: Numeric, dtype: str, stored: float
-    ) -> None:
-        """Frozen weights that are stored narrower than they are multiplied are widened in memory
-        before the product, and again before that of the backward pass (Dettmers et al. 2023)."""
-        moved = stored + ELEMENT_BYTES[dtype]
-        for label, phase in (("widen", "forward"), ("widen.bwd", "backward")):
-            self.stream(
-                f"{name}.{label}", "elementwise", "copy", depth, columns, moved,
-                phase=phase, alone=True,
-            )  # fmt: skip
-
     def _widened(self, name: str, m: Numeric, n: Numeric, k: Numeric, dtype: str) -> None:
         """Few rows are multiplied with the narrow weights as they are; many after those have been
         widened in memory."""
@@ -328,10 +305,9 @@ class WorkList:
         """Kernels around products of many rows: inputs from 32 bits to 16, once for each matrix (of
         queries, keys and values; of both sides of a gate), outputs from 16 bits to 32."""
         many = np.where(np.asarray(m) > MANY_ROWS, 1.0, 0.0)
-        columns = self.matrices(name) * k + n
-        self.stream(
-            f"{name}.convert", "elementwise", "copy", m, columns, 6.0, times=many, alone=True
-        )
+        columns = adapters.matrices(name, self.model.gated) * k + n
+        moved = Small("convert", "copy", "forward", m, columns, 6.0, times=many)
+        self._beside(name, [moved])
 
     def _gradients(
         self,
@@ -369,9 +345,26 @@ class WorkList:
     def adapter(self, name: str, n: Numeric, k: Numeric, m: Numeric | None = None) -> None:
         """What is learned beside a linear layer of n columns and depth k (`adapters.adapter`), of
         the portion's tokens unless rows are stated; nothing where `name` has no adapter."""
-        learning = self.learning
-        if learning and learning.frozen and learning.trains(True, name in QKV):
-            adapters.adapter(self, name, n, k, self.portion.tokens if m is None else m)
+        learning, sides = self.learning, adapters.matrices(name, self.model.gated)
+        if not (learning and learning.frozen and learning.trains(True, name in QKV)):
+            return
+        rows = self.portion.tokens if m is None else m
+        for one in adapters.products(learning, self.size, sides, n, k, rows):
+            self.product(
+                f"{name}.{one.label}", one.layout, one.m, one.n, one.k, dtype=one.dtype,
+                phase="forward" if one.layout == "fwd" else "backward", saved=one.saved,
+                out_bytes=one.out_bytes, times=one.times,
+            )  # fmt: skip
+        self._beside(name, adapters.beside(learning, self.size, sides, n, k, rows))
+
+    def _beside(self, name: str, kernels: Iterable[Small]) -> None:
+        """Small kernels beside a linear layer, with which nothing is joined."""
+        for one in kernels:
+            self.stream(
+                f"{name}.{one.label}", "elementwise", one.variant, one.rows, one.columns,
+                one.streams, phase=one.phase, saved=one.saved, times=one.times, alone=True,
+                stretch=(one.stretch, one.stretch),
+            )  # fmt: skip
 
     def norm(self, name: str, rows: Numeric | None = None, width: Numeric | None = None) -> None:
         """A norm over the residual stream, unless other rows and width are stated (`written`)."""

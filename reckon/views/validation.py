@@ -75,10 +75,12 @@ def show_validation(result: dict[str, Any]) -> None:
             f"that ran out {_percent(memory['oom_recall']) or '-'} said to, of those said to "
             f"{_percent(memory['oom_precision']) or '-'} ran out"
         )
-    reasons = Counter(row["reason"] for row in result["skipped"])
-    if reasons:
+    _reasons("skipped, because", result["skipped"])
+    _reasons("rows contradict themselves", result["noted"])
+
+
+def _reasons(title: str, rows: list[dict[str, Any]]) -> None:
+    """What is said of rows, and of how many, the commonest first."""
+    if found := Counter(row["reason"] for row in rows):
         print()
-        print(grid(["skipped, because", "n"], [[k, str(v)] for k, v in reasons.most_common()]))
-    if notes := Counter(row["reason"] for row in result["noted"]):
-        print()
-        print(grid(["rows contradict themselves", "n"], [[k, str(v)] for k, v in notes.items()]))
+        print(grid([title, "n"], [[told, str(n)] for told, n in found.most_common()]))

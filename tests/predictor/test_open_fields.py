@@ -60,7 +60,8 @@ ONES: dict[str, str] = {
         Reliability.blocking""",
     "variation": "Meeting.chunks Meeting.sections Packed.cp_load Packed.useful",
     "work": """
-        Operator.k Operator.batch Operator.count Operator.sharing Operator.kernels Collective.count
+        Operator.k Operator.batch Operator.count Operator.sharing Operator.kernels
+        Operator.stretch Small.times Small.stretch Collective.count
         Collective.calls Collective.copies Reading.split WorkList.share Region.narrow
         Software.traffic""",
 }
@@ -138,7 +139,7 @@ FUNCTIONS: dict[str, str] = {
     "variation": "interrupted.group replay.least draw.share packed.cp line_time.vpp",
     "work": """
         _permute.times gemm.batch gemm.count gemm.kernels grouped.count streaming.count
-        streaming.kernels
+        streaming.kernels streaming.stretch adapted.outcomes
         prompt_choice.ratio on.share stream.times product.batch product.groups product.times
         linear.groups""",
 }

@@ -76,6 +76,9 @@ JOB = (
 )
 SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B-FP8 --tp 2 --dp-size 1"
 TRTLLM = "trtllm-serve Qwen/Qwen3-8B --tp_size 2 --max_batch_size 8"
+TGI = "text-generation-launcher --model-id Qwen/Qwen3-8B --num-shard 2 --quantize fp8 -p 80"
+LMDEPLOY = "lmdeploy serve api_server Qwen/Qwen3-8B --tp 2 --cache-max-entry-count 0.5 --dp=1"
+LLAMA = "llama-server -hf unsloth/Qwen3-8B-GGUF:Q4_K_M -ngl all --parallel 4 -c 8192 -sm row"
 TRAINER = (
     "base_model: Qwen/Qwen3-8B\nsequence_len: 4096\nmicro_batch_size: 1\nadapter: qlora\n"
     "gradient_accumulation_steps: 4\nbf16: auto\nlora_r: 8\nfsdp: [full_shard, auto_wrap]\n"
@@ -106,7 +109,7 @@ LINES = {
     "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN, REGISTRY),
     "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST, PAGE), "sglang": (SGLANG,),
     "trtllm": (TRTLLM,), "trainer": (TRAINER,), "maxtext": (MAXTEXT, JOB), "nanotron": (NANOTRON,),
-    "llm-foundry": (FOUNDRY,),
+    "llm-foundry": (FOUNDRY,), "tgi": (TGI,), "lmdeploy": (LMDEPLOY,), "llama-cpp": (LLAMA,),
 }  # fmt: skip
 
 CONFIG: dict[str, Any] = {

@@ -275,6 +275,13 @@ def _second(
     return share, activity
 
 
+def _steps(work: Work, plan: ServingPlan, requests: Array) -> Array:
+    """Decoding passes in a second, of so many requests."""
+    after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0)
+    together = np.maximum(np.asarray(work.sequences), 1e-9)
+    return np.asarray(requests * after / plan.tokens_per_pass / together)
+
+
 def serving_activity(
     found: InferencePrediction, tokens_per_s: Numeric | None = None
 ) -> ServingActivity:
@@ -295,13 +302,7 @@ def serving_activity(
     own = found.latencies.requests_per_s
     if tokens_per_s is not None:
         own = np.asarray(tokens_per_s) / plan.output_len / plan.dp
-    sequences = np.asarray(found.work.sequences)
-    steps = (
-        own
-        * np.maximum(np.asarray(found.work.output_len) - 1.0, 1.0)
-        / plan.tokens_per_pass
-        / np.maximum(sequences, 1e-9)
-    )
+    sequences, steps = np.asarray(found.work.sequences), _steps(found.work, plan, own)
     decode, prompt = decode_work(found, sequences), prompt_work(found)
     # What others read is padding, which is computed, too.
     read = own * repeated(found.work)
@@ -444,8 +445,7 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
     plan, work = found.plan, arriving.work
     mean = replace(found, work=work)
     rate, several = np.asarray(found.latencies.requests_per_s), single_passes(work) > 1
-    after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0)
-    steps = rate * after / plan.tokens_per_pass / np.maximum(np.asarray(work.sequences), 1e-9)
+    steps = _steps(work, plan, rate)
     read, alone = rate * repeated(work), np.asarray(arriving.alone)
     each = np.maximum(read * (1.0 - alone) / np.maximum(steps, 1e-9), 1e-12)
     gathered = np.where(several, 1.0, each / -np.expm1(-each))

@@ -37,7 +37,8 @@ def beside(
     k: Numeric,
 ) -> list[Small]:
     """Casts around y[m, n] = x[m, k] W[k, n] and its gradients, where operands have scales by row
-    and column or nothing narrow is kept.
+    and column or nothing narrow is kept; of weights none that are gathered narrow, with one scale
+    (torchtitan, docs/float8.md: enable_fsdp_float8_all_gather).
 
     dtype   of the product
     wide    bytes of an activation element
@@ -48,10 +49,13 @@ def beside(
     along = wide + narrow
     found = wide if by_row or dtype == WHOLE else 0.0  # a pass that looks for the largest values
     slow, slowest = (TURNED, TURNED_WEIGHTS) if by_row else (1.0, 1.0)
-    parts = [Small("cast", "copy", "forward", n, k, along + found)]
+    whole = 1.0 - learning.sent_narrow * (not by_row) if learning else 1.0
+    parts = [Small("cast", "copy", "forward", n, k, along + found, times=whole)]
     if learning and not learning.frozen:
         again = along + found * by_row  # one scale for a whole matrix is kept
-        parts.append(Small("cast.bwd", "copy", "backward", n, k, again, stretch=slowest))
+        parts.append(
+            Small("cast.bwd", "copy", "backward", n, k, again, times=whole, stretch=slowest)
+        )
         parts.append(Small("turn", "copy", "backward", m, k, along + found, stretch=slow))
         if by_row:  # of gradients along columns; along rows is in the product
             parts.append(Small("turn.bwd", "copy", "backward", m, n, along + found, stretch=slow))

@@ -125,6 +125,7 @@ class Learning:
                 kernels that keep more
     index       whether what chooses keys learns
     style       how adapters are run, of `plans.ADAPTER_STYLES`
+    sent_narrow 1 where sharded weights are gathered as narrow as they are multiplied
     """
 
     trained: str
@@ -137,6 +138,7 @@ class Learning:
     overwritten: Numeric = 0.0
     index: bool = False
     style: str = "joined"
+    sent_narrow: Numeric = 0.0
 
     def trains(self, adapted: bool, qkv: bool) -> bool:
         """Whether something beside a product is trained that reads its input: its weights, or an

@@ -243,6 +243,9 @@ def test_what_keeps_nothing_narrow_casts_weights_and_inputs_again(
     cast = 2 + ELEMENT_BYTES[precision]
     assert found["forward"] == pytest.approx((cast + looked) * WEIGHTS)
     assert found["backward"] == pytest.approx(cast * WEIGHTS + (cast + looked) * INPUTS)
+    sent = replace(made, saves_narrow=False, sharding="fsdp", gather_bytes=1.0)
+    assert casts(llama, sent)["forward"] == 0.0
+    assert casts(llama, sent)["backward"] == pytest.approx((cast + looked) * INPUTS)
     frozen = casts(llama, replace(made, saves_narrow=False, trained="lora"))
     assert frozen == {"forward": found["forward"], "backward": 0.0}
 

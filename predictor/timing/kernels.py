@@ -442,6 +442,11 @@ def _evaluated(
     return _on(shapes, accelerator, calibration, False, library)
 
 
+def _is(value: Numeric, number: float) -> bool:
+    """Whether a value is that number for all plans, told without a look at arrays."""
+    return isinstance(value, float) and value == number
+
+
 class _Table:
     """Times of a list of operators while they are found; arrays as of `Timing`."""
 
@@ -464,9 +469,10 @@ class _Table:
         """What takes longer than the kernel that stands for it (`Operator.stretch`, `chain`), less
         what the host added [s]."""
         for index, one in enumerate(operators):
-            if np.any(one.stretch != 1.0) or np.any(one.chain):
-                own = (self.time[index] - added) * one.stretch
-                self.time[index] = np.maximum(own, one.chain) + added
+            if _is(one.stretch, 1.0) and _is(one.chain, 0.0):
+                continue
+            own = (self.time[index] - added) * one.stretch
+            self.time[index] = np.maximum(own, one.chain) + added
 
     def timing(self) -> Timing:
         """All of it."""

@@ -125,6 +125,11 @@ LOOPS = (PLAIN, HUGGINGFACE, "torchtune")
 """Loops over modules of PyTorch without a framework: somebody's own, those of HuggingFace's Trainer
 and what stands on it, and torchtune's recipes."""
 
+ON_ONE = (*LOOPS, "torchtitan", "kempnerforge", "fms-fsdp")
+"""Frameworks that are a loop over modules of PyTorch on one rank: their level is what happens
+between ranks (layers compiled one by one on an H200, in 16 bits and fp8, 0.90 to 1.02 of what
+their kernels do, `data/measurements/h200-sxm-4`; KempnerForge's own row on one GPU)."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:

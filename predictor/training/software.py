@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware import Cluster
-from predictor.plans import HUGGINGFACE, LOOPS, PLAIN, TrainingPlan
+from predictor.plans import HUGGINGFACE, ON_ONE, PLAIN, TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.variation.order import normal_maximum
@@ -85,7 +85,7 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
-    if plan.framework in LOOPS and plan.lone.any():
+    if plan.framework in ON_ONE and plan.lone.any():
         found = replace(found, factor=np.where(plan.lone, 1.0, found.factor))
     if plan.framework == HUGGINGFACE and not plan.experts_looped:
         found = replace(found, routed=np.where(plan.lone, found.launch, found.routed))

@@ -289,7 +289,16 @@ class WorkList:
         if learning and not learning.trains(adapted, name in QKV):
             return 0.0
         narrow = learning.narrow if learning else True
+        if learning and not narrow and self.software.chains and self._again(name, dtype):
+            return 0.0
         return saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0) if narrow else saved
+
+    def _again(self, name: str, dtype: str) -> bool:
+        """Whether a compiled graph makes a narrow product's input once more from what the norm or
+        the activation before it read, as it casts it (torch.compile with torchao: traces of steps
+        on an H200, whose tensors took so much less)."""
+        ends = ("attention.qkv", "mlp.up", "mlp.down", "shared.up", "shared.down")
+        return ELEMENT_BYTES[dtype] < self.size and name in ends
 
     def _widened(self, name: str, m: Numeric, n: Numeric, k: Numeric, dtype: str) -> None:
         """Few rows are multiplied with the narrow weights as they are; many after those have been

@@ -214,7 +214,9 @@ def test_what_no_adapter_reads_is_not_kept(llama: Model, plan: Make) -> None:
 def test_what_frameworks_keep_of_narrow_products(llama: Model, plan: Make) -> None:
     """Inputs of the four products of a layer in 16 bits rather than 8: a byte an element more."""
     narrow, wide = (
-        classes(llama, plan(tp=1.0, pp=1.0, precision="fp8", saves_narrow=saves))["activations"]
+        classes(llama, plan(tp=1.0, pp=1.0, precision="fp8", saves_narrow=saves, fused=False))[
+            "activations"
+        ]
         for saves in (True, False)
     )
     tokens = float(plan().micro_batch * plan().seq_len)
@@ -345,3 +347,16 @@ def test_a_layer_recomputed_starts_with_the_residual_stream(llama: Model, plan: 
         for joined in (False, True):
             one = replace(made, weight_bytes=weights, fused=False, fused_norm=joined)
             assert kept_by(step_operators(llama, one), llama, one).start == size * rows
+
+
+def test_a_compiled_graph_makes_inputs_of_narrow_products_again(llama: Model, plan: Make) -> None:
+    """Those behind norms and activations; what attention put out it keeps."""
+    made = plan(tp=1.0, pp=1.0, precision="fp8", saves_narrow=False)
+    apart, joined = (
+        {o.name: float(o.saved) for o in step_operators(llama, replace(made, fused=fused))}
+        for fused in (False, True)
+    )
+    again = {name for name in apart if apart[name] > 0.0 == joined[name]}
+    assert again == {"attention.qkv", "mlp.up", "mlp.down"}
+    wide = replace(made, precision="bf16")
+    assert all(o.saved > 0 for o in step_operators(llama, wide) if o.name in again)

@@ -16,7 +16,7 @@ from predictor.catalog.artifacts import load
 from predictor.plans.training import TrainingPlan
 from predictor.timing.kernels import Listed, times_together
 from predictor.work import delta_rule, mamba
-from predictor.work.training import training_list
+from predictor.work.training import step_operators, training_list
 from predictor.work.worklist import WorkList
 
 MODELS = {
@@ -89,6 +89,19 @@ def test_large_scans_take_what_they_took(op: str) -> None:
     assert len(rows) >= 4
     off = np.array([abs(np.log(takes(row) / row["latency_us"])) for row in rows])
     assert np.expm1(off).mean() < WITHIN[op]
+
+
+def test_the_short_convolution_takes_what_it_took() -> None:
+    """8,192 channels that are mixed before a rule, 16,384 tokens."""
+    model = replace(catalog.model(MODELS["gated_delta"]), delta_value_heads=32)
+    made = TrainingPlan(tp=1.0, pp=1.0, dp=1.0, micro_batch=8.0, global_batch=8.0, seq_len=2048.0)
+    machine, found = catalog.accelerator("H200-SXM-141GB"), step_operators(model, made)
+    for op, name in (("conv", "delta.conv"), ("conv_backward", "delta.conv.bwd")):
+        own = [one for one in found if one.name == name]
+        (timing,) = times_together([Listed(own, (), host=0.0)], machine, load("default"))
+        took = TABLE[(TABLE["op"] == op) & (TABLE["batch"] == 8) & (TABLE["value_heads"] == 8192)]
+        assert own[0].n == 8192
+        assert float(timing.time[0]) * 1e6 == pytest.approx(took["latency_us"].item(), rel=0.15)
 
 
 @pytest.mark.parametrize("op", ["gated_delta", "mamba2"])

@@ -5,7 +5,9 @@
 The kernels of flash-linear-attention (gated delta rule, Kimi's, lightning attention, the short
 convolution) and of mamba_ssm (Mamba-2's scan and its step; Mamba-1's where its extension is
 built), as far as they are installed: prompts forward and backward, and one new token of many
-sequences. Rows in the form of the kernel table, with `value_heads`, `value_dim` and `state`.
+sequences. Rows in the form of the kernel table, with `value_heads` and `value_dim`. Kernels are
+tuned first, which is kept on disk: LINEAR_KINDS (`gated_delta,kda`) and LINEAR_AT (which of a
+kind's sizes) let several processes do so side by side.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ os.environ.setdefault("FLA_CACHE_RESULTS", "1")
 os.environ.setdefault("TRITON_CACHE_AUTOTUNING", "1")
 
 import torch
-import triton.testing
 
 from profiler.device import find
 from profiler.sweeps import sweep
@@ -45,8 +46,6 @@ SEQUENCES = (1, 8, 32, 64, 128, 256)
 
 EACH = 0.03
 """Time that a measurement may take [s]."""
-
-triton.testing.do_bench = partial(triton.testing.do_bench, warmup=5, rep=10)  # while it tunes
 
 Call = Callable[[], object]
 Sizes = tuple[int, int, int, int]
@@ -199,7 +198,7 @@ def call_of(kind: str, sizes: Sizes, batch: int, tokens: int, back: bool) -> Cal
     return _delta(kind, sizes, batch, tokens, back)
 
 
-def cases(kinds: tuple[str, ...]) -> Iterator[tuple[str, Sizes, int, int, bool]]:
+def cases(kinds: list[str]) -> Iterator[tuple[str, Sizes, int, int, bool]]:
     """Kind, sizes, sequences, tokens and direction, the most telling first."""
     only = os.environ.get("LINEAR_AT")
     for at in range(3) if only is None else (int(only),):
@@ -214,6 +213,9 @@ def cases(kinds: tuple[str, ...]) -> Iterator[tuple[str, Sizes, int, int, bool]]
 
 def rows(seconds: float) -> Iterator[dict[str, Any]]:
     """Measure while the time lasts, of the kinds that LINEAR_KINDS names or of all."""
+    import triton.testing
+
+    triton.testing.do_bench = partial(triton.testing.do_bench, warmup=5, rep=10)  # while it tunes
     device = find("auto")
     until = time.perf_counter() + seconds
     named = os.environ.get("LINEAR_KINDS")

@@ -252,6 +252,12 @@ class TrainingPlan:
         return np.asarray(narrow & (np.asarray(self.weight_bytes) >= 4.0))
 
     @property
+    def sent_narrow(self) -> npt.NDArray[np.bool_]:
+        """Whether sharded weights are gathered narrower than 16 bits, as they are multiplied."""
+        narrow = np.asarray(self.gather_bytes) < 2.0
+        return np.asarray(SHARDINGS[self.sharding].weights & narrow)
+
+    @property
     def lone(self) -> npt.NDArray[np.bool_]:
         """Whether there is one accelerator."""
         return np.asarray(np.asarray(self.gpus) <= 1)

@@ -66,7 +66,8 @@ def distinct(
 ) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     """Plans with distinct layers, and for every plan the index of its own among them: they differ
     in the fields of layers, in how far apart the ranks lie that talk inside one, in whether there
-    is another rank at all, which says what software adds (`environment_of`), or in autocast.
+    is another rank at all, which says what software adds (`environment_of`), in autocast, or in
+    weights that come narrow.
 
     others   what else tells plans apart: numbers of their machines (`arrays.varying`)
     """
@@ -77,6 +78,7 @@ def distinct(
     apart = [ranks[name].stride for name in INSIDE]
     # What is one number is the same for all.
     told = [*(getattr(plan, name) for name in LAYER_FIELDS), *apart, plan.lone, plan.autocast]
+    told.append(plan.sent_narrow)
     told += others
     columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
     first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
@@ -306,9 +308,11 @@ STEP_CATEGORIES = (
 
 def inner_categories(plan: TrainingPlan) -> dict[str, Hashable]:
     """Categories on which the layers of a plan depend, or of a batch; and whether any is under
-    autocast, which its sharding, its framework and the bytes of its weights say together."""
+    autocast, which its sharding, its framework and the bytes of its weights say together, or has
+    weights that come narrow, which its sharding and the bytes gathered say."""
     found = {name: getattr(plan, name) for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES}
-    return {**found, "autocast": bool(plan.autocast.any())}
+    both = {name: bool(getattr(plan, name).any()) for name in ("autocast", "sent_narrow")}
+    return {**found, **both}
 
 
 COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_overlap")

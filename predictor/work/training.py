@@ -70,9 +70,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         trained=plan.trained,
         rank=plan.lora_rank,
         style=plan.adapter_style,
-        sent_narrow=np.where(
-            SHARDINGS[plan.sharding].weights & (np.asarray(plan.gather_bytes) < 2.0), 1.0, 0.0
-        ),
+        sent_narrow=np.where(plan.sent_narrow, 1.0, 0.0),
         dropout=plan.dropout,
         kept_rows=rows if plan.tp_regather or plan.recompute == "per_op" else plan.tokens,
         logits=plan.logit_bytes * (1.0 if plan.vocab_parallel else plan.tp),

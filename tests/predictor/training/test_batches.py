@@ -11,7 +11,7 @@ import pytest
 from predictor import catalog
 from predictor.arrays import stack, take
 from predictor.catalog import load
-from predictor.plans import NUMERIC_FIELDS, RANK_ORDERS, TrainingPlan
+from predictor.plans import LAYER_FIELDS, NUMERIC_FIELDS, RANK_ORDERS, TrainingPlan
 from predictor.search import search_train
 from predictor.training import frame, predict
 
@@ -63,6 +63,29 @@ def test_experts_that_a_loop_launches_are_told_apart() -> None:
     found = predict(own, cluster, stack(plans), known).step_time
     each = [float(predict(own, cluster, plan, known).step_time) for plan in plans]
     assert found == pytest.approx(each, rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("llama3-8b", {"framework": "torchtitan", "precision": "fp8", "saves_narrow": False,
+                       "sharding": "fsdp", "gather_bytes": 1.0}),
+        ("mistral-7b", {"framework": "huggingface", "trained": "lora", "windows_masked": True,
+                        "adapter_style": "autocast", "seq_len": 4096.0, "sharding": "none"}),
+    ],
+)  # fmt: skip
+def test_so_are_those_that_cast_and_mask(model: str, changes: dict[str, object]) -> None:
+    """Weights that come narrow or not, windows that bind or not, adapters of one rank or another,
+    in time and in memory."""
+    own, cluster, known = catalog.model(model), catalog.system("dgx-h100"), load("default")
+    names = (set(LAYER_FIELDS) | {"gather_bytes", "weight_bytes", "dp"}) - {"document"}
+    batch = varied(replace(PLAN, pp=1.0, ep=1.0, **changes), sorted(names))  # type: ignore[arg-type]
+    found = predict(own, cluster, batch, known)
+    for at in range(batch.shape[0]):
+        one = predict(own, cluster, take(batch, np.array([at])), known)
+        assert found.step_time[at] == pytest.approx(one.step_time[0], rel=1e-12)
+        assert found.memory.peak[at] == pytest.approx(one.memory.peak[0], rel=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -21,6 +21,7 @@ import pandas as pd
 from calibration.artifact import heldout_table, rounded, write
 from calibration.checks.kernel_rows import KNOWN, STRANGE
 from calibration.checks.kernels import families, libraries_left_out
+from calibration.checks.stand_ins import with_stand_ins
 from calibration.checks.strangers import between_sources
 from calibration.kernels.fit import op_of
 from calibration.kernels.leaning import LEANT
@@ -284,6 +285,8 @@ def build(
             },
         )
     calibration = with_strangers(calibration, shared, table)
+    if not ops and not only:
+        calibration = with_stand_ins(calibration, table)
     write(calibration, out / "kernels-only", heldout)
     fitted = fit_shared(replace(calibration, name="default"), shared)
     write(fitted, out / "default", heldout, kernels="kernels-only")

@@ -6,7 +6,7 @@ have weights and a loss, priors are squares.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -48,3 +48,9 @@ def with_priors(loss: Loss, weight: Array, knee: float = 1.0) -> Loss:
         return np.concatenate([own, prior], axis=1)
 
     return found
+
+
+def balanced_quantile(groups: Sequence[Array], share: float = 0.8) -> float:
+    """Quantile over groups that count alike, however many values each has."""
+    spread = [np.quantile(values, np.linspace(0.005, 0.995, 100)) for values in groups]
+    return float(np.quantile(np.concatenate(spread), share))

@@ -13,6 +13,7 @@ from calibration.kernels.casts import Casts, with_casts
 from calibration.kernels.fewshot import few_shot_trial
 from calibration.kernels.fit import SMALL_TABLE, op_of, predict_unseen
 from calibration.kernels.parts import Group, KernelFit, Key, Part
+from calibration.robust import balanced_quantile
 from predictor.hardware import Accelerator
 from predictor.timing import ABROAD, ANY, VENDOR, Calibration, EfficiencyModel
 from predictor.units import Z80
@@ -104,7 +105,7 @@ def spread_of_transfers(result: KernelFit, ratios: dict[str, dict[str, np.ndarra
     ratios   absolute log errors of each
     """
     for kind, groups_ in ratios.items():
-        result.transfer_sigma[kind] = _balanced_quantile(list(groups_.values())) / Z80
+        result.transfer_sigma[kind] = balanced_quantile(list(groups_.values())) / Z80
         if len(groups_) > 2:
             result.transfer_coverage[kind] = _coverage(groups_)
 
@@ -146,7 +147,7 @@ def _coverage(groups: Mapping[str, np.ndarray]) -> float:
     covered = []
     for name in groups:
         rest = [values for other, values in groups.items() if other != name]
-        covered.append(float(np.mean(groups[name] <= _balanced_quantile(rest))))
+        covered.append(float(np.mean(groups[name] <= balanced_quantile(rest))))
     return float(np.mean(covered))
 
 
@@ -161,9 +162,3 @@ def _relatives(name: str, group: Group, accelerators: Mapping[str, Accelerator])
         return near
     parent = own.removesuffix("-ultra")
     return [n for n in others if accelerators[n].architecture.removesuffix("-ultra") == parent]
-
-
-def _balanced_quantile(groups: list[np.ndarray]) -> float:
-    """80 % quantile over groups that count alike."""
-    spread = [np.quantile(values, np.linspace(0.005, 0.995, 100)) for values in groups]
-    return float(np.quantile(np.concatenate(spread), 0.8))

@@ -58,7 +58,7 @@ from predictor.timing.engines import (
     ServingParameters,
 )
 from predictor.timing.features import ideal
-from predictor.timing.kernels import BOUNDS, Timing, operator_times, shape_times
+from predictor.timing.kernels import BOUNDS, STAND_IN, Timing, operator_times, shape_times
 from predictor.timing.likeness import Kin, traits
 from predictor.timing.relatives import blend
 from predictor.timing.roofline import hierarchy
@@ -105,6 +105,7 @@ __all__ = [
     "PLAIN_OPS",
     "PROMPTS",
     "QUEUED",
+    "STAND_IN",
     "STREAMING",
     "TAXES",
     "TILES",

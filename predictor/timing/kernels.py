@@ -57,6 +57,11 @@ from predictor.work import Operator
 BOUNDS = ("compute", "memory", "launch")
 """What limits an operator, as indices of `Timing.bound`."""
 
+STAND_IN, COMPARED_ON = "stand-in", "hopper"
+"""Where a calibration's spreads have what a kernel leaves open that is timed by another one in its
+stead (`Operator.stretch`), and the architecture on which those were compared
+(`data/measurements/h200-sxm-4`): there, and elsewhere."""
+
 DISTANCE_SIGMA, FAR = 0.05, 5.0
 """Added log-standard-deviation per training standard deviation outside the fitted box, and how many
 count: beyond, the model answers for the edge of the box, wherever the point lies."""
@@ -418,7 +423,7 @@ def times_together(
                 measured = tables[number].measured[index]
                 tables[number].known[index] = _known(found.pedigree, measured), found.family
     for one, table, host in zip(lists, tables, added, strict=True):
-        table.lengthen(one.operators, host)
+        table.lengthen(one.operators, host, _left_open(accelerator, calibration))
     return [table.timing() for table in tables]
 
 
@@ -440,6 +445,14 @@ def _evaluated(
     if len(parts) == 1 and math.prod(batch) <= FEW:
         return _met(shapes, accelerator, calibration, library)
     return _on(shapes, accelerator, calibration, False, library)
+
+
+def _left_open(accelerator: Accelerator, calibration: Calibration) -> float:
+    """Log-standard-deviation of what takes longer than its stand-in, beside the stand-in's own."""
+    spreads = calibration.transfer_sigma
+    far = spreads.get(STAND_IN, 0.2)
+    near = spreads.get(f"{STAND_IN}/architecture", far)
+    return near if accelerator.architecture == COMPARED_ON else far
 
 
 def _is(value: Numeric, number: float) -> bool:
@@ -465,14 +478,17 @@ class _Table:
         self.time[indices] = time + added
         self.sigma[indices], self.bound[indices], self.measured[indices] = sigma, bound, measured
 
-    def lengthen(self, operators: Sequence[Operator], added: Numeric) -> None:
+    def lengthen(self, operators: Sequence[Operator], added: Numeric, spread: float) -> None:
         """What takes longer than the kernel that stands for it (`Operator.stretch`, `chain`), less
-        what the host added [s]."""
+        what the host added [s], and how well that is known (`_left_open`)."""
         for index, one in enumerate(operators):
             if _is(one.stretch, 1.0) and _is(one.chain, 0.0):
                 continue
             own = (self.time[index] - added) * one.stretch
+            longer = (np.asarray(one.stretch) != 1.0) | (one.chain > own)
             self.time[index] = np.maximum(own, one.chain) + added
+            self.sigma[index] = np.hypot(self.sigma[index], np.where(longer, spread, 0.0))
+            self.measured[index] &= ~longer
 
     def timing(self) -> Timing:
         """All of it."""

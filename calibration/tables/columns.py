@@ -60,26 +60,30 @@ def own_ranks(tp: int, replicas: int, ranks: int) -> int:
     return tp // replicas if tp == ranks and tp % replicas == 0 else tp
 
 
-def read_apart(row: Mapping[Any, Any]) -> dict[str, Any]:
+def read_apart(row: Mapping[Any, Any], mixture: bool) -> dict[str, Any]:
     """The layout of a row whose prompts are read apart (`prefill_workers` and the like; SCHEMA.md):
     that of one worker that decodes, with its share of those that read.
 
-    A reading worker with replicas of the attention has as many ranks; they read its prompts
-    together.
+    mixture   whether the model has experts, which replicas of a worker's attention share; of others
+              a replica is a worker
     """
     readers = cell(row, "prefill_workers")
     if not readers:
         return {}
-    ranks = int(cell(row, "prefill_tp") or 1) * int(cell(row, "prefill_dp") or 1)
     tp, dp, pp = (int(cell(row, name) or 1) for name in ("tp", "dp", "pp"))
-    decode = int(cell(row, "num_gpus") or 0) - int(readers) * ranks
+    own, copies = (int(cell(row, name) or 1) for name in ("prefill_tp", "prefill_dp"))
+    gpus, each = int(cell(row, "num_gpus") or 0), decoders(row) * pp
+    left = {ranks: gpus - int(readers) * ranks for ranks in (own, own * copies)}
+    ranks = own if left[own] in (each * tp * dp, each * tp) else own * copies
+    shared = copies if mixture else 1
     return {
-        "tp": own_ranks(tp, dp, decode // decoders(row) // pp),
+        "tp": own_ranks(tp, dp, left[ranks] // each),
         "pp": pp,
         "dp": dp,
         "ep": cell(row, "ep"),
-        "prefill_tp": ranks,
-        "prefill_workers": float(readers) / decoders(row),
+        "prefill_tp": own_ranks(own, copies, ranks),
+        "prefill_dp": shared,
+        "prefill_workers": float(readers) * (copies // shared) / decoders(row),
     }
 
 

@@ -390,7 +390,7 @@ def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, A
     """Ranks of each kind that a row states, or its engine implies."""
     dies = DIES.get(str(row["accelerator"]), 1)
     gpus = int(cell(row, "num_gpus") or 1) * dies
-    own = read_apart(row) or attention_replicas(row, gpus)
+    own = read_apart(row, model.is_moe) or attention_replicas(row, gpus)
     if own:
         return {**own, "ep": own["ep"] if model.is_moe else None}
     tp, pp, dp = (cell(row, name) or None for name in ("tp", "pp", "dp"))

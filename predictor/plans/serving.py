@@ -236,6 +236,7 @@ class ServingPlan:
     expert_chunks: Numeric = 1.0
     prefill_workers: Numeric = 0.0
     prefill_tp: Numeric = 1.0
+    prefill_dp: Numeric = 1.0
     kv_rate: Numeric = np.inf
     host_memory: Numeric = 0.0
     host_bandwidth: Numeric = np.inf
@@ -283,7 +284,12 @@ class ServingPlan:
     @property
     def gpus(self) -> Numeric:
         """Accelerators in all."""
-        return self.tp * self.pp * self.dp + self.prefill_workers * self.prefill_tp
+        return self.tp * self.pp * self.dp + self.reading
+
+    @property
+    def reading(self) -> Numeric:
+        """Accelerators that read prompts and nothing else."""
+        return self.prefill_workers * self.prefill_tp * self.prefill_dp
 
     @property
     def etp(self) -> Numeric:

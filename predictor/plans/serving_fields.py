@@ -119,6 +119,11 @@ _PARALLEL = (
         default="that of the engine that decodes, where it is stated, else 1",
     ),
     PlanField(
+        "prefill_dp", COUNT, "Replicas of the attention in one such engine.", ALL, default="1",
+        reason="its ranks split the attention unless stated",
+        more="Of a mixture: each reads prompts of its own, and they share the experts.",
+    ),
+    PlanField(
         "prefill_system", ENTRY, "System whose accelerators read prompts apart.", ALL,
         default="the one that decodes", held="", flags=(PLAN,), metavar="NAME",
         planned="Where prompts may be read apart: NAME,...",

@@ -72,6 +72,12 @@ def _apart_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             ("prefill_tp",),
         ),
         Rule(
+            np.asarray((plan.prefill_workers > 0) & (plan.prefill_dp > 1) & (not model.is_moe)),
+            f"prefill_dp {{prefill_dp}} shares the experts of a mixture; {model.name} is dense: "
+            "state more prefill_workers",
+            ("prefill_dp",),
+        ),
+        Rule(
             np.asarray((plan.prefill_workers > 0) & (plan.serving < 1)),
             "prefill_workers {prefill_workers} read prompts of requests that follow each other: "
             "state a concurrency or a rate",

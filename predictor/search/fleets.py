@@ -311,7 +311,7 @@ def accelerators(
     """Accelerators of an engine, or what they cost an hour where there are prices by system."""
     if prices is None:
         return np.asarray(plan.gpus)
-    apart = np.asarray(plan.prefill_workers * plan.prefill_tp)
+    apart = np.asarray(plan.reading)
     read = prices[cluster.readers.name]
     return np.asarray(prices[cluster.name] * (plan.gpus - apart) + read * apart)
 
@@ -324,7 +324,8 @@ def engine_brief(plan: ServingPlan) -> str:
 
     sizes = " ".join(f"{n} {one(n):g}" for n in DECODING if n == "tp" or one(n) > 1)
     own = one("prefill_workers")
-    beside = f" + {own:g} x prefill tp {one('prefill_tp'):g}" if own > 0 else ""
+    copies = f" dp {one('prefill_dp'):g}" if one("prefill_dp") > 1 else ""
+    beside = f" + {own:g} x prefill tp {one('prefill_tp'):g}{copies}" if own > 0 else ""
     return f"{sizes}{beside}, {plan.weights}, {plan.kv} cache"
 
 

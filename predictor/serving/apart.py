@@ -51,7 +51,7 @@ def enough_accelerators(plan: ServingPlan, cluster: Cluster) -> Array:
     most = cluster.tiers[-1].size
     if cluster.prefill is None:
         return np.asarray(np.asarray(plan.gpus) <= most)
-    apart = np.asarray(plan.prefill_workers * plan.prefill_tp)
+    apart = np.asarray(plan.reading)
     there = apart <= cluster.prefill.tiers[-1].size
     return np.asarray((np.asarray(plan.gpus) - apart <= most) & there)
 
@@ -61,24 +61,25 @@ def worker(plan: ServingPlan) -> ServingPlan:
     own = np.asarray(plan.prefill_workers) > 0
     if not own.any():
         return plan
-    wide = np.where(np.asarray(plan.ep) > 1, plan.prefill_tp, 1.0)
+    ranks, replicas = plan.prefill_tp * plan.prefill_dp, np.asarray(plan.prefill_dp)
+    wide = np.where((np.asarray(plan.ep) > 1) | (replicas > 1), ranks, 1.0)
     return replace(
         plan,
         tp=np.where(own, plan.prefill_tp, plan.tp),
         pp=np.where(own, 1.0, plan.pp),
-        dp=np.where(own, 1.0, plan.dp),
+        dp=np.where(own, replicas, plan.dp),
         ep=np.where(own, wide, plan.ep),
     )
 
 
 def holding(plan: ServingPlan) -> ServingPlan:
-    """The plan whose memory one worker needs: `HELD` whole prompts."""
+    """The plan whose memory one worker needs: `HELD` whole prompts for each replica."""
     own = np.asarray(plan.prefill_workers) > 0
     if not own.any():
         return plan
     return replace(
         worker(plan),
-        batch=np.where(own, HELD, plan.batch),
+        batch=np.where(own, HELD * plan.prefill_dp, plan.batch),
         serving=np.where(own, 0.0, plan.serving),
     )
 
@@ -106,17 +107,17 @@ def link_rate(plan: ServingPlan, cluster: Cluster) -> Array:
 
 
 def most_together(plan: ServingPlan, held: ServingMemory) -> Array:
-    """Prompts that a worker reads in one pass: as many as fill it, and no more than it holds twice,
-    once being read and once being sent.
+    """Prompts that each replica of a worker reads in one pass: as many as fill it, and no more than
+    it holds twice, once being read and once being sent.
 
     held   memory of one worker (`held_by_worker`)
     """
-    room = np.floor(np.asarray(held.sequences) / HELD)
+    room = np.floor(np.asarray(held.sequences) / HELD / plan.prefill_dp)
     return np.asarray(np.maximum(np.minimum(np.floor(plan.chunk / plan.new_tokens), room), 1.0))
 
 
 def sending_time(model: Model, plan: ServingPlan, cluster: Cluster) -> Array:
-    """Time for which the cache of one prompt occupies the link of the worker that read it, every
+    """Time for which the cache of one prompt occupies the link of the replica that read it, every
     accelerator of which sends its own part [s]."""
     rank = worker(plan)
     moved = cache_bytes(model, rank, plan.new_tokens) + state_bytes(model, rank)

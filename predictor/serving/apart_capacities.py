@@ -129,7 +129,8 @@ def read_apart(
     sequences = nodes / np.minimum(wide.working, nodes)
     passes = decode_pass(model, cluster, wide, sequences, calibration)
     step = np.broadcast_to(decode_time(pass_work(passes, sequences, wide), own), nodes.shape)
-    readers = np.stack([_column(plan, "prefill_tp")[:, 0], sizes[:, 3] > 1], axis=1)
+    own_sizes = [_column(plan, name)[:, 0] for name in ("prefill_tp", "prefill_dp")]
+    readers = np.stack([*own_sizes, sizes[:, 3] > 1], axis=1)
     _, ones, kind = np.unique(readers, axis=0, return_index=True, return_inverse=True)
     tables = [read_table(model, cluster, _single(plan, one), calibration) for one in ones]
     return Apart(

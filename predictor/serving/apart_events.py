@@ -60,7 +60,8 @@ class _Workers:
         """
         table, given, layers = self._table, self._given, self._table.layers
         _, link = heapq.heappop(self._free)
-        chunk, fresh = float(table.plan.chunk), 1.0 - float(table.plan.cached)
+        copies = float(table.plan.prefill_dp)
+        chunk, fresh = float(table.plan.chunk) * copies, 1.0 - float(table.plan.cached)
         batch: list[int] = []
         tokens = length = 0.0
         while self.sent and self.sent[0][0] <= start and len(batch) < table.most:
@@ -71,7 +72,7 @@ class _Workers:
             tokens, length = tokens + new, length + own
             batch.append(heapq.heappop(self.sent)[1])
         spent = table.reading(len(batch), length / len(batch))
-        end, moving = start + spent, self._each * length
+        end, moving = start + spent, self._each * length / min(copies, len(batch))
         gone = max(end + moving / layers, max(start + spent / layers, link) + moving)
         heapq.heappush(self._free, (max(end, link), gone))
         for one in batch:

@@ -330,7 +330,10 @@ def _together(values: Mapping[str, Any]) -> Default:
 def _apart(values: Mapping[str, Any]) -> list[Default]:
     rule = "that of the engine that decodes, where it is stated, else 1"
     read = bool(values.get("prefill_workers"))
-    return [Default("prefill_tp", values.get("tp", 1), rule, when=read)]
+    return [
+        Default("prefill_tp", values.get("tp", 1), rule, when=read),
+        Default("prefill_dp", 1, "its ranks split the attention unless stated", when=read),
+    ]
 
 
 def _fitted(plan: ServingPlan, model: Model) -> list[Default]:
@@ -373,7 +376,7 @@ def _consistent(plan: ServingPlan, values: Mapping[str, Any]) -> None:
         raise InputError(
             f"gpus {values['gpus']} is not tp {int(plan.tp)} x pp {int(plan.pp)} x dp "
             f"{int(plan.dp)}"
-            + (" + prefill_workers x prefill_tp" if read_apart(values) else "")
+            + (" + prefill_workers x prefill_tp x prefill_dp" if read_apart(values) else "")
             + f" = {int(plan.gpus)}"
         )
 

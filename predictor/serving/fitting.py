@@ -69,7 +69,8 @@ class Draft:
 
 def read_apart(values: Mapping[str, Any]) -> int:
     """Accelerators that read prompts and nothing else."""
-    return int(values.get("prefill_workers", 0) * values.get("prefill_tp", 1))
+    each = values.get("prefill_tp", 1) * values.get("prefill_dp", 1)
+    return int(values.get("prefill_workers", 0) * each)
 
 
 def layouts(draft: Draft) -> list[tuple[int, int]]:

@@ -56,7 +56,7 @@ wait once in exp(2 x 8) times (Kingman 1961)."""
 class ReadTable:
     """Times of a worker's passes over whole prompts [s].
 
-    sizes     nodes: prompts in a pass, from 1 to the most that it has room for
+    sizes     nodes: prompts in a pass, from 1 to the most that all its replicas have room for
     lengths   nodes: their mean tokens, cached ones with them
     times     (sizes, lengths)
     sending   time for which the cache of the plan's prompt occupies the worker's link [s]
@@ -92,7 +92,7 @@ class ReadTable:
 
     def queue(self) -> Queue:
         """Queue before one worker of prompts that come at random."""
-        return queue(self._means(), self.sending)
+        return queue(self._means(), self.sending / float(self.plan.prefill_dp))
 
     def _means(self) -> Array:
         """Mean time of passes over 1, 2, ... prompts, whose lengths even out in a pass of b by the
@@ -118,17 +118,24 @@ def read_table(
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
     machines, reads = readers(plan, cluster)
-    most = int(most_together(plan, held_by_worker(model, cluster, plan, calibration.run)))
+    replicas = float(plan.prefill_dp)
+    most = int(
+        most_together(plan, held_by_worker(model, cluster, plan, calibration.run)) * replicas
+    )
     doubling = 2.0 ** np.arange(np.log2(most))
     nodes = np.unique(np.append(np.concatenate([doubling, 1.5 * doubling[1:]]), most))
     sizes = nodes[nodes <= most]
     mean = float(plan.input_len)
     lengths = np.unique(mean * (1.0 + variation * np.linspace(-1.0, 1.0, LENGTHS)))
     many, each = (axis.ravel() for axis in np.meshgrid(sizes, lengths, indexing="ij"))
-    reader = replace(worker(reads), input_len=each, batch=many, tiles=plan.tiles * each / mean)
-    found, passes = prompt_pass(model, machines, reader, many, calibration)
+    # Fewer prompts than replicas leave some without, and the experts less to do.
+    one = np.ceil(many / replicas)
+    load = plan.expert_load * np.minimum(many / (one * replicas), 1.0)
+    reader = replace(worker(reads), input_len=each, batch=one * replicas, expert_load=load,
+                     tiles=plan.tiles * each / mean)  # fmt: skip
+    found, passes = prompt_pass(model, machines, reader, one, calibration)
     device = DeviceTime(found.compute, found.communication, found.kernels, passes)
-    work = replace(pass_work(found, many, reader), prompts=device)
+    work = replace(pass_work(found, one, reader), prompts=device)
     return ReadTable(
         sizes=sizes.tolist(),
         lengths=lengths.tolist(),

@@ -12,8 +12,9 @@ from reckon.launch.launcher import rendered
 from reckon.launch.shell import Script, options
 from reckon.launch.table import Derived, Entry, Facts, Flags, whole_number
 
-WORKERS, SIZE = "@prefill-workers", "@prefill-tp"
-"""Flags under which workers, and their tensor parallel, are kept apart from the engine's."""
+WORKERS, SIZE, SHARED = "@prefill-workers", "@prefill-tp", "@prefill-dp"
+"""Flags under which workers, their tensor parallel and their replicas of the attention are kept
+apart from the engine's."""
 
 READS, DECODES = "--prefill", "--decode"
 """Flags under which routers name the engines of each kind."""
@@ -22,20 +23,26 @@ READS, DECODES = "--prefill", "--decode"
 def _says(facts: Facts) -> Flags:
     if not facts.get("prefill_workers"):
         return {}
-    return {WORKERS: facts["prefill_workers"], SIZE: facts["prefill_tp"]}
+    found = {WORKERS: facts["prefill_workers"], SIZE: facts["prefill_tp"]}
+    return found | ({SHARED: copies} if (copies := facts.get("prefill_dp", 1)) > 1 else {})
 
 
 def _means(flags: Flags, facts: Facts) -> Facts:
     if WORKERS not in flags and SIZE not in flags:
         return {}
-    return {
+    found = {
         "prefill_workers": whole_number(READS, flags.get(WORKERS, 1)),
         "prefill_tp": whole_number("tensor parallel of the prefill engine", flags.get(SIZE, 1)),
     }
+    if SHARED in flags:
+        found["prefill_dp"] = whole_number("replicas of the prefill engine", flags[SHARED])
+    return found
 
 
-APART = Derived((WORKERS, SIZE), _says, _means, fields=("prefill_workers", "prefill_tp"))
-"""How many workers read prompts, and their tensor parallel."""
+APART = Derived(
+    (WORKERS, SIZE, SHARED), _says, _means, fields=("prefill_workers", "prefill_tp", "prefill_dp")
+)
+"""How many workers read prompts, their tensor parallel and their replicas of the attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +75,13 @@ class Roles:
         if WORKERS not in whole:
             return rendered(head, engine)
         size, count = facts["prefill_tp"], int(facts["prefill_workers"])
-        sizes = {"tp": size, "pp": 1, "dp": 1, "ep": size if facts["ep"] > 1 else 1}
+        copies = facts.get("prefill_dp", 1)
+        divided = facts["ep"] > 1 or copies > 1
+        sizes = {"tp": size, "pp": 1, "dp": copies, "ep": size * copies if divided else 1}
         own: Flags = {}
         for entry in entries:
             own |= entry.write({**facts, **sizes}, True)
-        worker = {f: v for f, v in own.items() if f in engine or f in self.sizes}
+        worker = {f: v for f, v in own.items() if f in engine or f in (*self.sizes, *OWN)}
         length = {f: v for f, v in engine.items() if f not in whole}
         urls = [f"{READS} http://PREFILL-{n}:8000" for n in range(count)]
         router = " \\\n    ".join([self.router, *urls, f"{DECODES} http://DECODE-0:8000"])
@@ -91,7 +100,6 @@ class Roles:
         """
         left: list[list[str]] = []
         found: Flags = {}
-        notes: list[str] = []
         for words in script.commands:
             if READS in words:
                 readers, decoders = words.count(READS), max(words.count(DECODES), 1)
@@ -106,20 +114,24 @@ class Roles:
             if self.mark not in str(given.get(self.flag, "")) and not _of_dynamo(given):
                 left.append(words)
                 continue
-            size = next((given[f] for f in self.sizes if f in given), 1)
-            found[SIZE] = size
+            found[SIZE] = next((given[f] for f in self.sizes if f in given), 1)
             copies = next((given[f] for f in COPIES if f in given), 1)
-            if str(copies) != "1":
-                found[SIZE] = whole_number("tensor parallel", size) * whole_number(
-                    "data parallel", copies
-                )
-                notes.append(f"the engine that reads prompts is tp {size} x dp {copies}: taken as "
-                             f"tp {found[SIZE]}")  # fmt: skip
-        return replace(script, commands=left, notes=[*script.notes, *notes]), found
+            if str(copies) == "1":
+                continue
+            found[SHARED] = whole_number("data parallel", copies)
+            if WITHIN in given:
+                found[SIZE] = whole_number("tensor parallel", found[SIZE]) // found[SHARED]
+        return replace(script, commands=left), found
 
 
-COPIES = ("--data-parallel-size", "-dp")
-"""Flags of vLLM for replicas that share experts; SGLang's are within its tensor parallel."""
+COPIES = ("--data-parallel-size", "-dp", "--dp-size", "--dp")
+"""Flags for replicas of the attention, which share experts."""
+
+WITHIN = "--enable-dp-attention"
+"""Flag of SGLang by which these are among the ranks that its tensor parallel counts."""
+
+OWN = (*COPIES, WITHIN, "--ep-size", "--enable-expert-parallel")
+"""Flags that a worker may have where the engine that decodes has none."""
 
 
 def _of_dynamo(given: Flags) -> bool:

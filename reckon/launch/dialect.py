@@ -430,7 +430,7 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     **dict.fromkeys(
         ("host_memory", "host_bandwidth", "host_link"), lambda plan, model: plan.offload != "none"
     ),
-    "prefill_tp": lambda plan, model: plan.prefill_workers > 0,
+    **dict.fromkeys(("prefill_tp", "prefill_dp"), lambda plan, model: plan.prefill_workers > 0),
     "reductions": lambda plan, model: plan.tp > 1,
     "shared_experts": lambda plan, model: model.is_moe and model.shared_width > 0,
     "graph_limit": lambda plan, model: plan.execution == "graph",

@@ -42,7 +42,7 @@ TRAINED = ("tp", "pp", "cp", "vpp", "ep", "etp", "micro_batch", "sequence_parall
            "recompute_share", "offload_activations", "offload_optimizer")  # fmt: skip
 """Numbers of a training plan that a search varies, those aside that follow from others."""
 
-SERVED = ("tp", "pp", "dp", "ep", "prefill_workers", "prefill_tp")
+SERVED = ("tp", "pp", "dp", "ep", "prefill_workers", "prefill_tp", "prefill_dp")
 """Numbers of a serving plan that a search varies."""
 
 NAMES = ("framework", "era")
@@ -64,6 +64,7 @@ class Group:
 
 WHERE = {"cp_kind": ("cp",), "sequence_parallel": ("tp",), "schedule": ("pp",), "split": ("pp",),
          "sharding": ("dp", "cp"), "dp_shard": ("dp", "cp"), "prefill_tp": ("prefill_workers",),
+         "prefill_dp": ("prefill_workers",),
          "offload_to": ("offload_activations", "offload_optimizer")}  # fmt: skip
 """Fields by which others matter at all."""
 

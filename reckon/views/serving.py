@@ -61,7 +61,7 @@ def _load(result: ServingResult) -> str:
 def _machines(result: ServingResult) -> str:
     """Accelerators and their systems: those that decode, and those of another that read prompts."""
     own, plan = result.batch.cluster, result.request.plan
-    apart = round(float(plan.prefill_workers * plan.prefill_tp)) if own.prefill else 0
+    apart = round(float(plan.reading)) if own.prefill else 0
     parts = [(result.gpus - apart, own), *([(apart, own.prefill)] if own.prefill else [])]
     return " + ".join(f"{n} x {one.accelerator.name} ({one.name})" for n, one in parts)
 

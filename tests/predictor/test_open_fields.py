@@ -46,7 +46,7 @@ ONES: dict[str, str] = {
         TrainingPlan.ep TrainingPlan.etp TrainingPlan.expert_load TrainingPlan.expert_chunks
         TrainingPlan.attention_load TrainingPlan.useful ServingPlan.tp ServingPlan.pp
         ServingPlan.dp ServingPlan.ep ServingPlan.polling ServingPlan.expert_load
-        ServingPlan.expert_chunks ServingPlan.prefill_tp""",
+        ServingPlan.expert_chunks ServingPlan.prefill_tp ServingPlan.prefill_dp""",
     "power": "",
     "search": "",
     "serving": """

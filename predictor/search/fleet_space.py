@@ -36,7 +36,7 @@ from predictor.timing import Calibration, RunParameters
 DECODING = ("tp", "pp", "dp", "ep")
 """Sizes of an engine that decodes."""
 
-READING = ("prefill_workers", "prefill_tp")
+READING = ("prefill_workers", "prefill_tp", "prefill_dp")
 """Sizes of what reads prompts apart."""
 
 FIELDS = (*DECODING, *READING)
@@ -166,27 +166,50 @@ def apart(
     fields: Mapping[str, Any],
     run: RunParameters,
 ) -> ServingPlan:
-    """The plans of a batch once for each tensor parallel of the workers that read their prompts,
-    with one worker, which stands for any number.
+    """The plans of a batch once for each layout of the workers that read their prompts, with one
+    worker, which stands for any number: tensor parallel alone, or of a mixture as many replicas of
+    the attention.
 
     Inside the scale-up network; beyond it only as far as the weights need, where it is not stated.
     """
-    wanted = fields.get("prefill_tp")
+    wanted, copies = fields.get("prefill_tp"), fields.get("prefill_dp")
     node = scale_up(cluster.readers)
     powers = [float(2**i) for i in range(12) if 2**i <= BEYOND * node]
-    if isinstance(wanted, tuple):
-        sizes = np.array(wanted, dtype=float)
+    split = _bounded([p for p in powers if model.heads % p == 0], wanted)
+    if copies is None:
+        families = [[(tp, 1.0) for tp in split]]
+        if model.is_moe and not isinstance(wanted, tuple):
+            families.append([(tp, dp) for tp in split[:1] for dp in powers[1:]])
     else:
-        sizes = np.array(_bounded([p for p in powers if model.heads % p == 0], wanted))
-        one = replace(take(plan, np.zeros(len(sizes), np.intp)), prefill_tp=sizes)
-        one = replace(one, prefill_workers=1.0)
-        holds = held_by_worker(model, cluster, one, run).fits > 0
-        inside = sizes <= node
-        inside |= (np.cumsum(holds) == 1) & holds
-        sizes = sizes[inside]
+        families = [[(tp, dp) for tp in split] for dp in _bounded(powers, copies)]
+    stated = isinstance(wanted, tuple)
+    sizes = np.concatenate([_inside(model, cluster, plan, one, run, stated) for one in families])
     count = plan.shape[0]
     rows = take(plan, np.repeat(np.arange(count), len(sizes)))
-    return replace(rows, prefill_tp=np.tile(sizes, count), prefill_workers=np.ones(rows.shape))
+    tp, dp = (np.tile(column, count) for column in sizes.T)
+    return replace(rows, prefill_tp=tp, prefill_dp=dp, prefill_workers=np.ones(rows.shape))
+
+
+def _inside(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    sizes: list[tuple[float, float]],
+    run: RunParameters,
+    stated: bool,
+) -> Array:
+    """Layouts of workers, (N, 2), rising in ranks, that lie inside the scale-up network, and the
+    first beyond it that holds the weights if none inside does; all where they are stated."""
+    found = np.array(sizes, dtype=float).reshape(-1, 2)
+    if stated or not len(found):
+        return found
+    one = replace(
+        take(plan, np.zeros(len(found), np.intp)),
+        prefill_tp=found[:, 0], prefill_dp=found[:, 1], prefill_workers=1.0,
+    )  # fmt: skip
+    holds = held_by_worker(model, cluster, one, run).fits > 0
+    inside = found.prod(axis=1) <= scale_up(cluster.readers)
+    return found[inside | ((np.cumsum(holds) == 1) & holds)]
 
 
 def workers(busiest: Array, wanted: Any) -> tuple[Index, Array]:

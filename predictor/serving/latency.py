@@ -76,6 +76,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     after = (tokens := np.maximum(work.output_len - 1.0, 0.0)) / work.per_pass
     opening, burst = _opening(work), _burst(work, own, after)
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
+    read = read * _while_decoding(work, own, read, prompt, after)
     mixed = riding(work, own, read, prompt, after)
     delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
     each, full = read / np.maximum(after, 1e-9), _full(work, own, prompt, step)
@@ -180,6 +181,25 @@ def _full_pass(work: Work, own: EngineParameters) -> Array:
     return np.asarray(np.maximum(in_pass(work), 1e-9) * each)
 
 
+def _while_decoding(
+    work: Work, own: EngineParameters, read: Array, prompt: Array, after: Array
+) -> Array:
+    """Share of the prompts that others send in the life of a request which they send while it
+    decodes, in `after` of its passes: each of these others sends one in the whole of it, the passes
+    before the first token and the host's work among it.
+
+    read     prompts of a life that do not come with one's own
+    prompt   time of one among others [s]
+    """
+    passes = np.maximum(after, 1e-9)
+    usual = decode_time(work, own) + riding(work, own, read, prompt, after) / passes
+    waiting = np.isfinite(work.clients) & (np.asarray(work.clients) > work.running)
+    host = np.where(waiting, 0.0, work.launching * np.asarray(own.request)) / usual
+    before = met_at_work(work) * _passes_before(work, after, 1.0) + host
+    elsewhere = (np.asarray(work.static) > 0) | (np.asarray(work.workers) > 0)
+    return np.asarray(np.where(elsewhere, 1.0, passes / (passes + before)))
+
+
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
     """Prompts that are read one after the other before one of them on average decodes: that arrive
     together, or for which passes that decode have no room."""
@@ -269,10 +289,12 @@ def _first_ones(
 
     first, share   what the first of a pass adds to it, and every other one [s]
 
-    A client's next prompt comes where a pass has ended: 1 - exp(-m) of them have one. Prompts that
-    arrive at random gather during passes that others make longer (`with_prompts`).
+    A client's next prompt comes where a pass has ended: 1 - exp(-m) of them have one. Those of a
+    wave fill passes, one after the other. Prompts that arrive at random gather during passes that
+    others make longer (`with_prompts`).
     """
     ones = -np.expm1(-each)
+    ones = np.where(_waves(work), np.minimum(ones, each / np.maximum(in_pass(work), 1.0)), ones)
     random = at_random(work)
     if not np.any(random):
         return np.asarray(ones)
@@ -356,13 +378,23 @@ def _residual(
     those before them run have the next one ready when a request comes, too. One that holds prompts
     until enough wait begins no later than its `polling`.
     """
-    every = looks(work, after)
-    # A prompt that rides along has its first token with the tokens of the others.
-    answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
-    before, later = 0.5 * longer + np.asarray(work.overlapped), _later(work)
-    waits = (0.5 * (every - 1.0) + (1.0 - 0.5 * later) * answers) * usual
+    before, later = _till_next(work, longer), _later(work)
+    waits = (_passes_before(work, after, longer) - (1.0 - later) * before) * usual
     waits = waits + (1.0 - later) * _under_way(work, own, before, usual)
     return np.asarray(met_at_work(work) * waits)
+
+
+def _till_next(work: Work, longer: Numeric) -> Array:
+    """Passes that a request waits for which comes anywhere in one."""
+    return np.asarray(0.5 * longer + np.asarray(work.overlapped))
+
+
+def _passes_before(work: Work, after: Numeric, longer: Numeric) -> Array:
+    """Passes of others between a request and its first token, where some are under way."""
+    # A prompt that rides along has its first token with the tokens of the others.
+    answers, later = np.where(np.asarray(work.apart) > 0, 0.0, 1.0), _later(work)
+    waits = 0.5 * (looks(work, after) - 1.0) + (1.0 - 0.5 * later) * answers
+    return np.asarray(waits + (1.0 - later) * _till_next(work, longer))
 
 
 def met_at_work(work: Work) -> Array:
@@ -399,9 +431,10 @@ def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -
 def looks(work: Work, after: Numeric) -> Array:
     """Passes from one look for new requests to the next, of requests of `after` passes; one that
     holds prompts looks again as soon as enough of them wait."""
-    every = np.asarray(work.polling, float)
-    enough = np.where(np.asarray(work.running) > 1, WAITING_SHARE * np.asarray(after), 1.0)
-    return np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
+    every, running = np.asarray(work.polling, float), np.maximum(np.asarray(work.running), 1.0)
+    # As many come in the passes of a request as run; the one that makes them enough waits no more.
+    enough = 1.0 + np.maximum(WAITING_SHARE - 1.0 / running, 0.0) * np.asarray(after)
+    return np.where(np.asarray(work.hold) > 0, np.minimum(every, enough), every)
 
 
 def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:

@@ -346,18 +346,22 @@ def _own_passes(
 def _in_passes(work: Work, own: EngineParameters, prompt: Array, burst: Array) -> Array:
     """What each of a burst of prompts adds, on average, to the passes in which their first tokens
     come, while others decode [s]: of those that ride along in one pass the first as much as by
-    itself, the rest their share of a full pass."""
-    first = own_prompt(work, own, prompt)
-    filling = np.clip(np.floor(work.chunk / work.new_tokens), 1.0, np.maximum(burst, 1.0))
-    packed = np.minimum((first + (filling - 1.0) * own.mixing * prompt) / filling, first)
+    itself, the rest their share of a full pass; and more where the first hides in a pass that waits
+    for launches or for its weights, so that a full one of them takes what it does."""
+    first, share = own_prompt(work, own, prompt), own.mixing * prompt
+    most = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
+    filling = np.minimum(most, np.maximum(burst, 1.0))
+    rest = share + np.maximum(share - first, 0.0) / np.maximum(most - 1.0, 1.0)
+    packed = (first + (filling - 1.0) * rest) / filling
     return np.asarray(np.where(np.asarray(work.apart) > 0, first, packed))
 
 
 def _full(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Array:
-    """Time of one prompt in a pass that is full of them and decodes in `step` beside [s]."""
+    """Time of one prompt in a pass that is full of them and decodes in `step` beside [s]; of one
+    that fills several, in as much of these as it fills, whose rest is the next one's."""
     each = np.asarray(work.new_tokens / work.chunk)
     rest = np.maximum(1.0 - each, 0.0) * own.mixing * prompt
-    return np.asarray(each * (step + beside(work, own) / single_passes(work)) + rest)
+    return np.asarray(each * step + np.minimum(each, 1.0) * beside(work, own) + rest)
 
 
 WAITING_SHARE = 0.3

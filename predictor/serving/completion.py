@@ -45,11 +45,10 @@ from predictor.records import dataclass
 from predictor.serving.apart import enough_accelerators
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
 from predictor.serving.checkpoint import fill_weights
-from predictor.serving.clients import VARIATION
+from predictor.serving.clients import VARIATION, of_one_length
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
 from predictor.serving.images import take_images
 from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
-from predictor.serving.pass_times import of_one_length
 from predictor.timing import Calibration, RunParameters
 from predictor.units import GB
 from predictor.variation import load_of, take_loads

@@ -19,14 +19,7 @@ import numpy as np
 from predictor.arrays import Array, Mask
 from predictor.serving.latency import Latencies
 from predictor.serving.pass_times import Work, decode_time, prompt_time
-from predictor.serving.prompts import (
-    at_random,
-    beside,
-    full_share,
-    mixed_time,
-    own_prompt,
-    single_passes,
-)
+from predictor.serving.prompts import beside, full_share, mixed_time, own_prompt, single_passes
 from predictor.timing import EngineParameters
 
 
@@ -65,8 +58,7 @@ def conserved(work: Work, own: EngineParameters, found: Latencies) -> Latencies:
     """Latencies with a life that is neither longer nor shorter than the engine's work lets it be.
 
     Of one that is too long, what its first token and its others take beyond those of a request that
-    meets nobody is cut alike. One that is too short waits for its prompt, as its client's next one
-    does; where requests arrive at random it is read, as all that come do, and its tokens wait.
+    meets nobody is cut alike; one that is too short waits for its prompt.
     """
     tokens = np.maximum(np.asarray(work.output_len) - 1.0, 0.0)
     after = tokens / work.per_pass
@@ -80,9 +72,8 @@ def conserved(work: Work, own: EngineParameters, found: Latencies) -> Latencies:
     room = np.maximum(longest_life(work, own, after) - alone - least, 0.0)
     kept = np.minimum(room / np.maximum(life - alone - least, 1e-12), 1.0)
     later = np.maximum(shortest_life(work, own, after) - life, 0.0)
-    reads = np.where(at_random(work) & (tokens > 0), 0.0, later)
-    first = alone + kept * (first - alone) + reads
-    decoding = least + kept * (decoding - least) + later - reads
+    first = alone + kept * (first - alone) + later
+    decoding = least + kept * (decoding - least)
     whole = first + decoding
     longer = waits * whole / life
     told = replace(
@@ -91,7 +82,7 @@ def conserved(work: Work, own: EngineParameters, found: Latencies) -> Latencies:
         tpot=np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), found.tpot),
         e2e=whole + longer,
         requests_per_s=np.asarray(work.running) / whole,
-        queue=longer + np.minimum(found.queue - waits, first - alone) + reads,
+        queue=longer + np.minimum(found.queue - waits, first - alone) + later,
     )
     as_it_is = (kept >= 1.0) & (later <= 0.0)
     names = ("ttft", "tpot", "e2e", "requests_per_s", "queue")

@@ -75,8 +75,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
     after = (tokens := np.maximum(work.output_len - 1.0, 0.0)) / work.per_pass
     opening, burst = _opening(work), _burst(work, own, after)
-    read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
-    read = read * _while_decoding(work, own, read, prompt, after)
+    read = _while_decoding(work, own, burst, prompt, after)
     mixed = riding(work, own, read, prompt, after)
     delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
     each, full = read / np.maximum(after, 1e-9), _full(work, own, prompt, step)
@@ -182,22 +181,23 @@ def _full_pass(work: Work, own: EngineParameters) -> Array:
 
 
 def _while_decoding(
-    work: Work, own: EngineParameters, read: Array, prompt: Array, after: Array
+    work: Work, own: EngineParameters, burst: Array, prompt: Array, after: Array
 ) -> Array:
-    """Share of the prompts that others send in the life of a request which they send while it
-    decodes, in `after` of its passes: each of these others sends one in the whole of it, the passes
-    before the first token and the host's work among it.
+    """Prompts of others that are read while a request decodes, in `after` of its passes: each of
+    those that do not come with it sends one in its life, of which the passes before the first token
+    and the host's work are a part, too.
 
-    read     prompts of a life that do not come with one's own
+    burst    prompts that come with one's own
     prompt   time of one among others [s]
     """
+    read = (1.0 - _opening(work)) * np.maximum(work.running - burst, 0.0)
     passes = np.maximum(after, 1e-9)
     usual = decode_time(work, own) + riding(work, own, read, prompt, after) / passes
     waiting = np.isfinite(work.clients) & (np.asarray(work.clients) > work.running)
     host = np.where(waiting, 0.0, work.launching * np.asarray(own.request)) / usual
     before = met_at_work(work) * _passes_before(work, after, 1.0) + host
     elsewhere = (np.asarray(work.static) > 0) | (np.asarray(work.workers) > 0)
-    return np.asarray(np.where(elsewhere, 1.0, passes / (passes + before)))
+    return np.asarray(read * np.where(elsewhere, 1.0, passes / (passes + before)))
 
 
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
@@ -294,7 +294,9 @@ def _first_ones(
     others make longer (`with_prompts`).
     """
     ones = -np.expm1(-each)
-    ones = np.where(_waves(work), np.minimum(ones, each / np.maximum(in_pass(work), 1.0)), ones)
+    # Short ones hide one by one in passes that wait for launches.
+    packed = np.where(first > share, each / np.maximum(in_pass(work), 1.0), np.inf)
+    ones = np.where(_waves(work), np.minimum(ones, packed), ones)
     random = at_random(work)
     if not np.any(random):
         return np.asarray(ones)
@@ -346,13 +348,11 @@ def _own_passes(
 def _in_passes(work: Work, own: EngineParameters, prompt: Array, burst: Array) -> Array:
     """What each of a burst of prompts adds, on average, to the passes in which their first tokens
     come, while others decode [s]: of those that ride along in one pass the first as much as by
-    itself, the rest their share of a full pass; and more where the first hides in a pass that waits
-    for launches or for its weights, so that a full one of them takes what it does."""
-    first, share = own_prompt(work, own, prompt), own.mixing * prompt
-    most = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
-    filling = np.minimum(most, np.maximum(burst, 1.0))
-    rest = share + np.maximum(share - first, 0.0) / np.maximum(most - 1.0, 1.0)
-    packed = (first + (filling - 1.0) * rest) / filling
+    itself, which may be little where passes wait for launches; the rest their share of a full
+    pass."""
+    first = own_prompt(work, own, prompt)
+    filling = np.clip(np.floor(work.chunk / work.new_tokens), 1.0, np.maximum(burst, 1.0))
+    packed = (first + (filling - 1.0) * own.mixing * prompt) / filling
     return np.asarray(np.where(np.asarray(work.apart) > 0, first, packed))
 
 

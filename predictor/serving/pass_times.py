@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Mask, Numeric
+from predictor.arrays import Array, Numeric
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.timing import EngineParameters
@@ -141,19 +141,13 @@ class Arriving:
     full: Numeric = 0.0
 
 
-def of_one_length(variation: Numeric, output_len: Numeric) -> Mask:
-    """Whether all answers of a mean length are as long: tokens are whole, so that those of four
-    that vary by a tenth are of four each."""
-    return np.asarray(np.asarray(variation) * np.asarray(output_len) < 0.5)
-
-
 def software_of(plan: ServingPlan) -> dict[str, Any]:
     """What passes of every kind have from a plan alone, by the name of its field in `Work`."""
     return {
         "chunk": plan.chunk,
         "synchrony": plan.synchrony,
         "rounds": plan.rounds,
-        "alike": of_one_length(plan.variation, plan.output_len),
+        "alike": np.asarray(plan.variation) <= 0,
         "per_pass": plan.tokens_per_pass,
         "drafting": plan.drafted * plan.draft_cost,
         "launching": plan.launching,

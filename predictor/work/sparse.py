@@ -388,4 +388,4 @@ def through_choice(at: WorkList, reading: Reading) -> Numeric:
     absorbed = absorbed * attended_keys(model, asking(at, reading), keys)
     expanded = heads / reading.split * (model.qk_dim + model.v_dim)
     expanded = expanded * (np.asarray(keys) - 0.5 * np.asarray(reading.query))
-    return beyond * (absorbed < expanded)
+    return np.asarray(np.where(absorbed < expanded, beyond, 0.0))

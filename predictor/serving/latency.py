@@ -139,10 +139,15 @@ def _later(work: Work) -> Array:
 
 
 def _together(work: Work, own: EngineParameters) -> Array:
-    """Prompts that arrive together in the waves after the first."""
+    """Prompts that arrive together in the waves after the first. Where prompts come first, whoever
+    is back while those of a wave are read is of it; elsewhere fewer come together, the more tokens
+    they have.
+    """
     others = np.maximum(work.running - 1.0, 0.0)
     together = np.maximum(_later(work) * others, np.minimum(_returning(work, own), others))
-    return np.asarray(1.0 + together / (1.0 + together * work.new_tokens / own.burst))
+    joins = (np.asarray(work.apart) > 0) & (_later(work) >= 1.0) & (np.asarray(work.workers) <= 0)
+    fewer = np.where(joins, 1.0, 1.0 + together * work.new_tokens / own.burst)
+    return np.asarray(1.0 + together / fewer)
 
 
 def _returning(work: Work, own: EngineParameters) -> Array:

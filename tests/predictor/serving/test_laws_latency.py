@@ -112,6 +112,8 @@ class Hand:
             usual = self.step + self.following() * (self.full_pass() - self.step)
             back = max(self.of_pass, 1.0) * (1.0 + w.launching * self.e.request / usual) - 1.0
         many = max(self.later * others, min(back, others))
+        if w.apart and self.later >= 1.0 and not w.workers:  # all that are back while some are read
+            return 1.0 + many
         return 1.0 + many / (1.0 + many * w.new_tokens / self.e.burst)
 
     def room(self) -> float:

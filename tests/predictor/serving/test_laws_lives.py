@@ -76,6 +76,16 @@ def test_where_prompts_wait_for_others_answers_of_one_length_are_decoded_by_them
     assert float(found.tpot) == pytest.approx(float(by_one(one, 12).tpot.mean()), rel=0.05)
 
 
+def test_a_wave_of_prompts_that_come_first_is_read_before_anyone_decodes():
+    """Of answers of one length, however many tokens the prompts have in all."""
+    one = request(
+        framework="sglang", input_len=3000, output_len=100, concurrency=128, variation=0.0
+    )
+    found, served = predicted(one).latencies, by_one(one, 128)
+    assert float(found.tpot) == pytest.approx(float(served.tpot.mean()), rel=0.06)
+    assert float(found.ttft) == pytest.approx(float(served.ttft.mean()), rel=0.15)
+
+
 def test_a_wave_of_prompts_that_ride_along_fills_passes():
     """Requests of one length that ended together: their prompts delay tokens pass by pass."""
     one = request(

@@ -15,7 +15,11 @@ from predictor import catalog
 from predictor.errors import unknown
 
 ONE_PROMPT = "one_prompt_and"
-"""Key of a budget of as many tokens as one prompt, one token of each client and so many more."""
+"""Key of a budget of as many tokens as the longest prompt, one token of each client and so many
+more."""
+
+LEAST = "at_least"
+"""Key of the least that such a budget is."""
 
 CLIENTS_LESS = "clients_less"
 """Key of an engine's room for as many requests as there are clients, less so many."""
@@ -56,6 +60,8 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "concurrency_below": lambda most, row: _number("concurrency", row) < most,
     "tp_from": lambda least, row: _number("tp", row) >= least,
     "tp_below": lambda most, row: _number("tp", row) < most,
+    "input_below": lambda most, row: _number("input_len", row) < most,
+    "output_below": lambda most, row: _number("output_len", row) < most,
     "since": lambda month, row: str(row.get("published")) >= month,
     "until": lambda month, row: str(row.get("published")) <= month,
 }
@@ -78,17 +84,20 @@ def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict
                 raise unknown(f"condition of {source}'s scripts", name, ASKED)
         if all(ASKED[name](value, asked) for name, value in where.items()):
             found |= setting["set"]
-    for name, rule in (("chunk", _budget), ("cached", _repeated), ("max_batch", _room)):
+    longest = {**row, "input_len": _number("input_len", row) * (1.0 + found.get("variation", 0.0))}
+    rules = (("chunk", _budget, longest), ("cached", _repeated, row), ("max_batch", _room, row))
+    for name, rule, of in rules:
         if isinstance(found.get(name), Mapping):
-            told = rule(found[name], row)
+            told = rule(found[name], of)
             found[name] = None if told != told else told
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _budget(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:
-    """Tokens of a pass that a script derives from the clients and lengths that it asks for."""
+    """Tokens of a pass that a script derives from the clients and the longest prompts that it asks
+    for."""
     tokens = _number("concurrency", row) + _number("input_len", row) + float(rule[ONE_PROMPT])
-    return round(tokens) if tokens == tokens else tokens
+    return round(max(tokens, float(rule.get(LEAST, 0.0)))) if tokens == tokens else tokens
 
 
 def _room(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:

@@ -151,6 +151,7 @@ SAMPLERS = ("sorted", "fused")
 kernel that reads them a few times (FlashInfer)."""
 
 BLOCK_TABLES = ("kept", "listed")
+SHORT_PROMPTS = ("dense", "masked", "chosen")
 """Whether the blocks of running sequences' caches are kept in arrays, to which passes add, or every
 pass lists them all anew on the host."""
 
@@ -273,6 +274,7 @@ class ServingPlan:
     sampling: str = "plain"
     sampler: str = "sorted"
     block_tables: str = "kept"
+    short_prompts: str = "dense"
     replica_passes: str = "apart"
     front_end: str = "beside"
     control: str = "broadcast"

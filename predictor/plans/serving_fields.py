@@ -63,6 +63,7 @@ from predictor.plans.serving import (
     SCHEDULINGS,
     SESSIONS,
     SHARED_EXPERTS,
+    SHORT_PROMPTS,
     SPLITTINGS,
     STATES,
     SUMMED,
@@ -415,6 +416,13 @@ _ENGINE = (
         ("decode",), choices=BLOCK_TABLES, default=ENGINE,
         more="Listing them in every pass takes host time in proportion to what is cached (vLLM "
         "before 0.8).",
+    ),
+    PlanField(
+        "short_prompts", WORD, "How prompts are read that are no longer than what may be chosen.",
+        ("prefill",), choices=SHORT_PROMPTS, default=ENGINE,
+        more="Of models with latents and chosen keys: as any other attention, over expanded keys "
+        "(dense; SGLang since 0.5.5), longer ones too, behind a mask, as far as that is less "
+        "arithmetic (masked; vLLM since 0.28), or on the latents, as longer ones (chosen; before).",
     ),
     PlanField(
         "replica_passes", WORD, "How replicas that share experts make their passes.",

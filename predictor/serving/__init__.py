@@ -29,19 +29,14 @@ from predictor.serving.parts import Line, Pass
 from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
 from predictor.serving.power import held_engines, limited, serving_power, slower_engines
-from predictor.serving.prediction import (
-    BREAKDOWN,
-    InferencePrediction,
-    decode_pass,
-    predict_inference,
-    prompt_pass,
-)
+from predictor.serving.prediction import BREAKDOWN, InferencePrediction, predict_inference
 from predictor.serving.rates import AtRate, Rates, predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.simulation import followed, one_by_one, with_fleet
 from predictor.serving.spreads import LATE, load_shares, operator_spreads, spread_of, spreads
 from predictor.serving.tables import pass_table
 from predictor.serving.taxes import decoding_taxes
+from predictor.serving.whole_passes import decode_pass, prompt_pass
 
 __all__ = [
     "BREAKDOWN",

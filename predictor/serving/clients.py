@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Mask, Numeric
 from predictor.errors import InputError
 from predictor.records import dataclass
 
@@ -87,6 +87,12 @@ def spread_lengths(
         raise InputError(f"lengths {lengths!r} are none of {', '.join(LENGTHS)}")
     draws = LENGTHS[lengths](np.random.default_rng(seed), count, variation)
     return np.maximum(np.round(mean * draws), 1.0)
+
+
+def of_one_length(variation: Numeric, output_len: Numeric) -> Mask:
+    """Whether all answers of a mean length are as long: tokens are whole, so that those of four
+    that vary by a tenth, uniformly, are of four each."""
+    return np.asarray(np.asarray(variation) * np.asarray(output_len) < 0.5)
 
 
 def poisson_quantile(mean: Numeric, share: float) -> Array:

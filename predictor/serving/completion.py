@@ -45,6 +45,7 @@ from predictor.records import dataclass
 from predictor.serving.apart import enough_accelerators
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
 from predictor.serving.checkpoint import fill_weights
+from predictor.serving.clients import VARIATION, of_one_length
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
 from predictor.serving.images import take_images
 from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
@@ -315,13 +316,15 @@ def _together(values: Mapping[str, Any]) -> Default:
 
     Where prompts come first and answers are of one length, requests decode together and end
     together, and their clients send the next ones together: a spread of one in a hundred undoes it
-    (as requests served one by one do, `events.serve`). Where prompts ride along, those of one
-    length that return together are counted by their passes (`latency`).
+    (as requests served one by one do, `events.serve`), where it is one of whole tokens. Where
+    prompts ride along, those of one length that return together are counted by their passes
+    (`latency`).
     """
     clients = float(values["batch"])
-    alike = values.get("variation") == 0.0 and values.get("lengths", "uniform") == "uniform"
+    alike = bool(of_one_length(values.get("variation", VARIATION), values["output_len"]))
+    alike = alike and values.get("lengths", "uniform") == "uniform"
     closed = values["serving"] and 1.0 < clients < np.inf
-    if not (alike and closed and values.get("batching") == "apart"):
+    if not (alike and closed and values.get("batching") in ("apart", "waiting")):
         rounds = max(float(values.get("rounds", ROUNDS)), 1.0)
         return Default("synchrony", 1.0 / rounds, SPREAD_RULE)
     return Default("synchrony", 1.0, "answers of one length end together: all send together")

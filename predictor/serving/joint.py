@@ -87,9 +87,10 @@ def _shortened(work: Work, own: EngineParameters, prompt: Array, of: Together) -
 
 
 def _turn(work: Work, own: EngineParameters, prompt: Array, of: Together) -> Array:
-    """Time for which a prompt keeps a replica from reading the next one [s]: its passes, or its
-    part of one that is full of them on every replica."""
+    """Time for which a prompt keeps a replica from reading the next one [s]: the passes that it
+    fills, or its part of one that is full of them on every replica."""
     passes, step = single_passes(work), decode_time(work, own)
+    fills = np.minimum(np.maximum(1.0 / in_pass(work), 1.0), passes)
     room = np.maximum(np.floor(in_pass(work)), 1.0)
     apart, divided = np.asarray(work.apart) > 0, np.asarray(work.divided)
     alone = np.maximum(prompt_time(work, own, single=True), prompt)
@@ -97,7 +98,7 @@ def _turn(work: Work, own: EngineParameters, prompt: Array, of: Together) -> Arr
     added = first + (room - 1.0) * np.where(apart, prompt, own.mixing * prompt)
     behind = np.maximum((1.0 - divided) * added - np.where(apart, step, 0.0), 0.0)
     full = (step + behind + divided * added) / room
-    return np.asarray(np.where((passes > 1) | (room < 2), passes * of.length, full))
+    return np.asarray(np.where((passes > 1) | (room < 2), fills * of.length, full))
 
 
 def _met(work: Work, each: Array) -> tuple[Array, Array]:

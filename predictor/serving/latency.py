@@ -75,7 +75,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
     after = (tokens := np.maximum(work.output_len - 1.0, 0.0)) / work.per_pass
     opening, burst = _opening(work), _burst(work, own, after)
-    read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
+    read = _while_decoding(work, own, burst, prompt, after)
     mixed = riding(work, own, read, prompt, after)
     delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
     each, full = read / np.maximum(after, 1e-9), _full(work, own, prompt, step)
@@ -139,10 +139,15 @@ def _later(work: Work) -> Array:
 
 
 def _together(work: Work, own: EngineParameters) -> Array:
-    """Prompts that arrive together in the waves after the first."""
+    """Prompts that arrive together in the waves after the first. Where prompts come first, whoever
+    is back while those of a wave are read is of it; elsewhere fewer come together, the more tokens
+    they have.
+    """
     others = np.maximum(work.running - 1.0, 0.0)
     together = np.maximum(_later(work) * others, np.minimum(_returning(work, own), others))
-    return np.asarray(1.0 + together / (1.0 + together * work.new_tokens / own.burst))
+    joins = (np.asarray(work.apart) > 0) & (_later(work) >= 1.0) & (np.asarray(work.workers) <= 0)
+    fewer = np.where(joins, 1.0, 1.0 + together * work.new_tokens / own.burst)
+    return np.asarray(1.0 + together / fewer)
 
 
 def _returning(work: Work, own: EngineParameters) -> Array:
@@ -178,6 +183,26 @@ def _full_pass(work: Work, own: EngineParameters) -> Array:
     """Time of a pass that is full of prompts and decodes beside them [s]."""
     each = _full(work, own, full_share(work, own), decode_time(work, own))
     return np.asarray(np.maximum(in_pass(work), 1e-9) * each)
+
+
+def _while_decoding(
+    work: Work, own: EngineParameters, burst: Array, prompt: Array, after: Array
+) -> Array:
+    """Prompts of others that are read while a request decodes, in `after` of its passes: each of
+    those that do not come with it sends one in its life, of which the passes before the first token
+    and the host's work are a part, too.
+
+    burst    prompts that come with one's own
+    prompt   time of one among others [s]
+    """
+    read = (1.0 - _opening(work)) * np.maximum(work.running - burst, 0.0)
+    passes = np.maximum(after, 1e-9)
+    usual = decode_time(work, own) + riding(work, own, read, prompt, after) / passes
+    waiting = np.isfinite(work.clients) & (np.asarray(work.clients) > work.running)
+    host = np.where(waiting, 0.0, work.launching * np.asarray(own.request)) / usual
+    before = met_at_work(work) * _passes_before(work, after, 1.0) + host
+    elsewhere = (np.asarray(work.static) > 0) | (np.asarray(work.workers) > 0)
+    return np.asarray(read * np.where(elsewhere, 1.0, passes / (passes + before)))
 
 
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
@@ -269,10 +294,14 @@ def _first_ones(
 
     first, share   what the first of a pass adds to it, and every other one [s]
 
-    A client's next prompt comes where a pass has ended: 1 - exp(-m) of them have one. Prompts that
-    arrive at random gather during passes that others make longer (`with_prompts`).
+    A client's next prompt comes where a pass has ended: 1 - exp(-m) of them have one. Those of a
+    wave fill passes, one after the other. Prompts that arrive at random gather during passes that
+    others make longer (`with_prompts`).
     """
     ones = -np.expm1(-each)
+    # Short ones hide one by one in passes that wait for launches.
+    packed = np.where(first > share, each / np.maximum(in_pass(work), 1.0), np.inf)
+    ones = np.where(_waves(work), np.minimum(ones, packed), ones)
     random = at_random(work)
     if not np.any(random):
         return np.asarray(ones)
@@ -324,18 +353,20 @@ def _own_passes(
 def _in_passes(work: Work, own: EngineParameters, prompt: Array, burst: Array) -> Array:
     """What each of a burst of prompts adds, on average, to the passes in which their first tokens
     come, while others decode [s]: of those that ride along in one pass the first as much as by
-    itself, the rest their share of a full pass."""
+    itself, which may be little where passes wait for launches; the rest their share of a full
+    pass."""
     first = own_prompt(work, own, prompt)
     filling = np.clip(np.floor(work.chunk / work.new_tokens), 1.0, np.maximum(burst, 1.0))
-    packed = np.minimum((first + (filling - 1.0) * own.mixing * prompt) / filling, first)
+    packed = (first + (filling - 1.0) * own.mixing * prompt) / filling
     return np.asarray(np.where(np.asarray(work.apart) > 0, first, packed))
 
 
 def _full(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Array:
-    """Time of one prompt in a pass that is full of them and decodes in `step` beside [s]."""
+    """Time of one prompt in a pass that is full of them and decodes in `step` beside [s]; of one
+    that fills several, in as much of these as it fills, whose rest is the next one's."""
     each = np.asarray(work.new_tokens / work.chunk)
     rest = np.maximum(1.0 - each, 0.0) * own.mixing * prompt
-    return np.asarray(each * (step + beside(work, own) / single_passes(work)) + rest)
+    return np.asarray(each * step + np.minimum(each, 1.0) * beside(work, own) + rest)
 
 
 WAITING_SHARE = 0.3
@@ -356,13 +387,23 @@ def _residual(
     those before them run have the next one ready when a request comes, too. One that holds prompts
     until enough wait begins no later than its `polling`.
     """
-    every = looks(work, after)
-    # A prompt that rides along has its first token with the tokens of the others.
-    answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
-    before, later = 0.5 * longer + np.asarray(work.overlapped), _later(work)
-    waits = (0.5 * (every - 1.0) + (1.0 - 0.5 * later) * answers) * usual
+    before, later = _till_next(work, longer), _later(work)
+    waits = (_passes_before(work, after, longer) - (1.0 - later) * before) * usual
     waits = waits + (1.0 - later) * _under_way(work, own, before, usual)
     return np.asarray(met_at_work(work) * waits)
+
+
+def _till_next(work: Work, longer: Numeric) -> Array:
+    """Passes that a request waits for which comes anywhere in one."""
+    return np.asarray(0.5 * longer + np.asarray(work.overlapped))
+
+
+def _passes_before(work: Work, after: Numeric, longer: Numeric) -> Array:
+    """Passes of others between a request and its first token, where some are under way."""
+    # A prompt that rides along has its first token with the tokens of the others.
+    answers, later = np.where(np.asarray(work.apart) > 0, 0.0, 1.0), _later(work)
+    waits = 0.5 * (looks(work, after) - 1.0) + (1.0 - 0.5 * later) * answers
+    return np.asarray(waits + (1.0 - later) * _till_next(work, longer))
 
 
 def met_at_work(work: Work) -> Array:
@@ -399,9 +440,10 @@ def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -
 def looks(work: Work, after: Numeric) -> Array:
     """Passes from one look for new requests to the next, of requests of `after` passes; one that
     holds prompts looks again as soon as enough of them wait."""
-    every = np.asarray(work.polling, float)
-    enough = np.where(np.asarray(work.running) > 1, WAITING_SHARE * np.asarray(after), 1.0)
-    return np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
+    every, running = np.asarray(work.polling, float), np.maximum(np.asarray(work.running), 1.0)
+    # As many come in the passes of a request as run; the one that makes them enough waits no more.
+    enough = 1.0 + np.maximum(WAITING_SHARE - 1.0 / running, 0.0) * np.asarray(after)
+    return np.where(np.asarray(work.hold) > 0, np.minimum(every, enough), every)
 
 
 def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:

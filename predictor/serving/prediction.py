@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric, in_order, shape_of, varying
+from predictor.arrays import Array, Numeric, shape_of, varying
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
@@ -28,7 +28,7 @@ from predictor.serving.conserved import conserved
 from predictor.serving.encoding import encoding
 from predictor.serving.latency import Latencies, latencies, met_at_work
 from predictor.serving.meeting import replicas_met
-from predictor.serving.offload import riding_along, some_alone, with_decoding, with_prompts
+from predictor.serving.offload import riding_along, some_alone
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.pass_times import (
@@ -41,17 +41,10 @@ from predictor.serving.pass_times import (
     software_of,
     told,
 )
-from predictor.serving.passes import (
-    STEPS_LISTED,
-    adapted,
-    body,
-    decode_cores,
-    prefill_cores,
-    steps,
-)
+from predictor.serving.passes import STEPS_LISTED, adapted, prefill_cores
 from predictor.serving.spreads import LATE, sigmas
+from predictor.serving.whole_passes import decode_pass, mixed_pass, prompt_pass
 from predictor.timing import Calibration, EngineParameters
-from predictor.work import passing_tokens
 
 ROUNDS = 4
 """Of the fixed point between how many requests decode and how long they do."""
@@ -109,70 +102,6 @@ class InferencePrediction:
         q = self.calibration.interval_q
         below, above = self.sigma[metric], self.sigma[LATE if metric == "ttft" else metric]
         return np.asarray(value * np.exp(-q * below)), np.asarray(value * np.exp(q * above))
-
-
-def prompt_pass(
-    model: Model,
-    cluster: Cluster,
-    plan: ServingPlan,
-    prompts: Numeric,
-    calibration: Calibration,
-) -> tuple[Pass, Array]:
-    """Passes over `prompts` prompts of one replica together, in parts of at most `plan.chunk` new
-    tokens, and how many passes those are; with the second tower over their images."""
-    shape = plan.shape
-    tokens = np.broadcast_to(prompts * plan.new_tokens, shape)
-    count = np.maximum(np.ceil(tokens / plan.chunk), 1.0)
-    # Logits are made of the last token of each prompt, in the pass that reads it.
-    linear = body(
-        model,
-        cluster,
-        plan,
-        tokens / count,
-        np.maximum(prompts / count, 1.0),
-        calibration,
-        captured=0.0,
-        sustained=True,
-        last=passing_tokens(model, plan, tokens / count),
-    ).times(count)
-    past = plan.input_len - plan.new_tokens
-    cores = prefill_cores(
-        model, cluster, plan, prompts, plan.new_tokens, past, calibration, sustained=True
-    )
-    found = linear.plus(cores)
-    if np.any(plan.tiles):
-        fresh = prompts * plan.tiles * plan.new_tokens / plan.input_len
-        found = found.plus(encoding(model, cluster, plan, fresh, calibration))
-    return with_prompts(found, model, plan, count), np.asarray(count)
-
-
-def decode_pass(
-    model: Model,
-    cluster: Cluster,
-    plan: ServingPlan,
-    sequences: Numeric,
-    calibration: Calibration,
-    listed: int = STEPS_LISTED,
-) -> Pass:
-    """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
-    over the contexts from the first token after the prompt to the last (`passes.steps`)."""
-    captured = plan.captured(sequences)
-    tokens = plan.rows(sequences) * (1.0 + plan.drafted)
-    linear = body(
-        model,
-        cluster,
-        plan,
-        tokens,
-        tokens,
-        calibration,
-        captured=captured,
-        sustained=False,
-    )
-    contexts, weights = steps(plan, listed)
-    cores = decode_cores(model, cluster, plan, sequences, contexts, weights, calibration)
-    whole = linear.plus(cores.times(1.0 / in_order(weights)))
-    mean = plan.input_len + 0.5 * plan.output_len
-    return with_decoding(whole, model, plan, sequences, mean)
 
 
 def predict_inference(
@@ -251,37 +180,6 @@ def _read(
     """`prompt_pass` where prompts are read: by workers of their own, or by the engine."""
     machines, reader = readers(plan, cluster)
     return prompt_pass(model, machines, worker(reader), prompts, calibration)
-
-
-def mixed_pass(
-    model: Model,
-    cluster: Cluster,
-    plan: ServingPlan,
-    fresh: Numeric,
-    sequences: Numeric,
-    calibration: Calibration,
-) -> tuple[Pass, Array]:
-    """Passes over `fresh` new tokens of prompts, without their attention, each of which decodes
-    `sequences` sequences of half their answer, and how many these are: products over the tokens of
-    both (Agrawal et al. 2024, Sarathi-Serve, section 4.1)."""
-    count = np.maximum(np.ceil(np.asarray(fresh) / plan.chunk), 1.0)
-    rows = plan.rows(sequences) * (1.0 + plan.drafted)
-    layers = body(
-        model,
-        cluster,
-        plan,
-        fresh / count + rows,
-        1.0 + rows,
-        calibration,
-        captured=0.0,
-        sustained=True,
-        last=passing_tokens(model, plan, fresh / count, rows),
-    )
-    shape = np.broadcast_shapes(plan.shape, np.shape(count))
-    middle = np.broadcast_to(plan.input_len + 0.5 * plan.output_len, shape)[None]
-    ones = np.ones((1, *shape))
-    cores = decode_cores(model, cluster, plan, sequences, middle, ones, calibration)
-    return layers.plus(cores).times(count), np.asarray(count)
 
 
 def _one(
@@ -479,5 +377,9 @@ def _breakdown(
     parts["queue"] = found.queue
     moved = np.where(after > 0, work.transfer, 0.0)
     parts["transfer"] = np.asarray(moved + np.zeros_like(found.e2e))
-    parts["others"] = np.asarray(found.e2e - single - found.queue - moved)
+    others = found.e2e - single - found.queue - moved
+    # Alone among replicas that share experts, a prompt takes less than where all read.
+    own_share = np.where(others < 0, (single + others) / np.maximum(single, 1e-12), 1.0)
+    parts |= {name: np.asarray(parts[name] * own_share) for name in (*TERMS, "host")}
+    parts["others"] = np.asarray(np.maximum(others, 0.0))
     return parts

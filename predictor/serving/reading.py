@@ -36,8 +36,8 @@ from predictor.serving.apart import (
 from predictor.serving.clients import VARIATION
 from predictor.serving.pass_times import DeviceTime, prompt_time
 from predictor.serving.passes import adapted
-from predictor.serving.prediction import prompt_pass
 from predictor.serving.tables import between, pass_work
+from predictor.serving.whole_passes import prompt_pass
 from predictor.timing import Calibration
 
 LENGTHS = 33

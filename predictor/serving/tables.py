@@ -31,8 +31,9 @@ from predictor.serving.pass_times import (
     told,
 )
 from predictor.serving.passes import adapted, body, decode_cores, prefill_cores
-from predictor.serving.prediction import done_together, mixed_pass, prompt_pass
+from predictor.serving.prediction import done_together
 from predictor.serving.prompts import mixed_time
+from predictor.serving.whole_passes import mixed_pass, prompt_pass
 from predictor.timing import Calibration, EngineParameters
 
 PER_DOUBLING = 4

@@ -137,17 +137,21 @@ def _rope(at: WorkList, queries: Numeric, keys: Numeric) -> None:
 
 def read(at: WorkList, reading: Reading) -> None:
     """Attention over sequences: over all of their keys, expanded from the latents where there are
-    any; or over chosen ones, where sequences are longer than what is chosen."""
+    any; or over chosen ones, where sequences are longer than what is chosen (`through_choice`)."""
     model = at.model
     if model.is_compressed:
         compressed.read(at, reading)
         return
-    chosen = sparse.longer(model, reading.keys)
+    chosen = sparse.through_choice(at, reading)
     whole = at.on(at.module, at.share * (1.0 - chosen))
     if np.any(np.asarray(chosen) < 1.0):
         if model.is_latent:
             _expand(whole, reading)
         prompt_core(whole, reading)
+        masked = sparse.longer(model, reading.keys) - chosen
+        if np.any(masked > 0.0) and model.chooses:
+            behind = at.on(at.module, at.share * np.maximum(masked, 0.0))
+            sparse.prompt_choice(behind, reading, sparse.pooled(model))
     if np.any(np.asarray(chosen) > 0.0):
         picked = at.on(at.module, at.share * chosen)
         if model.is_latent:

@@ -88,6 +88,7 @@ def software_of(plan: ServingPlan) -> Software:
         converts=converts,
         casts=plan.casts == "apart",
         state=_state_element(plan),
+        short=plan.short_prompts,
     )
 
 

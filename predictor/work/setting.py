@@ -46,6 +46,7 @@ class Software:
     stream     bytes of an element of the residual stream, where more than `size` (autocast)
     apart      every matrix of a model's own code is multiplied by itself
     masked     windows are masks that no kernel skips
+    short      prompts over chosen keys that are read as any others (`plans.SHORT_PROMPTS`)
     """
 
     core: str
@@ -78,6 +79,7 @@ class Software:
     stream: Numeric = 0.0
     apart: bool = False
     masked: bool = False
+    short: str = "dense"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

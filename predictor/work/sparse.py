@@ -364,3 +364,28 @@ def attend(
 def longer(model: Model, keys: Numeric) -> Numeric:
     """1 where a prompt of `keys` tokens is longer than what attention may choose, else 0."""
     return np.where(np.asarray(keys) > model.index_topk, 1.0, 0.0) if model.is_sparse else 0.0
+
+
+def through_choice(at: WorkList, reading: Reading) -> Numeric:
+    """1 where prompts are read over the keys that they choose, else 0.
+
+    A model with latents reads them absorbed, with `LEAST_ROWS` rows at least, and so does more
+    arithmetic for each key than over expanded ones: engines that mask the keys which were not
+    chosen (`Software.short` "masked") do so as long as that is less, whatever is longer than what
+    may be chosen (vLLM's pull requests 47327 and 48770, 2026-07, which has crossovers by heads that
+    were timed). Others absorb all prompts ("chosen": before; SGLang before its pull request 11892,
+    2025-10).
+    """
+    model, keys = at.model, reading.keys
+    beyond = longer(model, keys)
+    if not (model.is_sparse and model.is_latent) or at.software.short == "dense":
+        return beyond
+    if at.software.short == "chosen":
+        return np.ones_like(np.asarray(beyond, float))
+    heads = model.heads / at.portion.tp
+    latent = 2.0 * model.kv_lora_rank + model.qk_rope_head_dim
+    absorbed = np.maximum(heads / reading.split, LEAST_ROWS) * latent
+    absorbed = absorbed * attended_keys(model, asking(at, reading), keys)
+    expanded = heads / reading.split * (model.qk_dim + model.v_dim)
+    expanded = expanded * (np.asarray(keys) - 0.5 * np.asarray(reading.query))
+    return np.asarray(np.where(absorbed < expanded, beyond, 0.0))

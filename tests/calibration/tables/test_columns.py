@@ -129,8 +129,36 @@ def test_settings_of_scripts_are_those_of_their_rows():
     assert polling(concurrency=16.0, accelerator="H200-SXM-141GB") is None
     assert polling("vllm", concurrency=16.0) is None
     assert script_settings(row, "sglang", "elsewhere") == {}
-    told = script_settings({**row, "concurrency": 16.0}, "tensorrt-llm", source)
-    assert told["chunk"] == 16 + 900 + 64
+
+    def budget(length, published):
+        one = {**row, "concurrency": 16.0, "input_len": length, "published": published}
+        return script_settings(one, "tensorrt-llm", source)["chunk"]
+
+    # Of the longest prompts, which are a ninth longer than the mean; 8,192 at least since 2026.
+    assert budget(900.0, "2025-11") == 16 + 1000 + 64
+    assert budget(900.0, "2026-02") == 8192
+    assert budget(9000.0, "2026-02") == 16 + 10000 + 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "polling"),
+    [
+        ({}, 40),
+        ({"concurrency": 32.0}, None),
+        ({"concurrency": 256.0}, None),
+        ({"input_len": 7372.5}, None),
+        ({"output_len": 7372.5}, None),
+        ({"weights_precision": "nvfp4"}, None),
+        ({"published": "2025-11"}, None),
+    ],
+)
+def test_batches_wait_where_a_script_delays_them(changes, polling):
+    """dsr1_fp8_b200_trt.sh: as long prompts as answers, of 64 to 255 clients."""
+    row = {"accelerator": "B200-SXM-180GB", "model": "deepseek-r1", "weights_precision": "fp8",
+           "tp": 8, "input_len": 921.5, "output_len": 921.5, "concurrency": 64.0,
+           "published": "2026-02"}  # fmt: skip
+    source = "aiconfigurator_silicon_inferencemax"
+    assert script_settings({**row, **changes}, "tensorrt-llm", source).get("polling") == polling
 
 
 def test_dstack_read_whole_prompts_and_launched_one_by_one_on_amd_alone():

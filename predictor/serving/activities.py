@@ -262,7 +262,7 @@ class Passing:
         return found
 
 
-def _second(
+def of_a_second(
     passes: Iterable[tuple[Passing, Array]], idle: Array, plan: ServingPlan
 ) -> tuple[dict[str, Array], dict[str, Activity]]:
     """Shares of a second, and activity, of passes that take so much of it, and of what is idle."""
@@ -275,7 +275,7 @@ def _second(
     return share, activity
 
 
-def _steps(work: Work, plan: ServingPlan, requests: Array) -> Array:
+def decoding_rate(work: Work, plan: ServingPlan, requests: Array) -> Array:
     """Decoding passes in a second, of so many requests."""
     after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0)
     together = np.maximum(np.asarray(work.sequences), 1e-9)
@@ -302,7 +302,7 @@ def serving_activity(
     own = found.latencies.requests_per_s
     if tokens_per_s is not None:
         own = np.asarray(tokens_per_s) / plan.output_len / plan.dp
-    sequences, steps = np.asarray(found.work.sequences), _steps(found.work, plan, own)
+    sequences, steps = np.asarray(found.work.sequences), decoding_rate(found.work, plan, own)
     decode, prompt = decode_work(found, sequences), prompt_work(found)
     # What others read is padding, which is computed, too.
     read = own * repeated(found.work)
@@ -330,7 +330,7 @@ def serving_activity(
             halted=halted + none, talks=waits[1],
         ),
     )  # fmt: skip
-    share, activity = _second(zip(passes, (first, rest), strict=True), 1.0 - first - rest, plan)
+    share, activity = of_a_second(zip(passes, (first, rest), strict=True), 1.0 - first - rest, plan)
     return ServingActivity(
         share=share,
         activity=activity,
@@ -351,7 +351,7 @@ def _talking(work: Work, own: EngineParameters, prompts: Array, time: Array) -> 
     return np.asarray(np.clip(own.communication * talk / np.maximum(time, 1e-12), 0.0, 1.0))
 
 
-def _alone(found: InferencePrediction) -> tuple[Passing, Array]:
+def reading_passes(found: InferencePrediction) -> tuple[Passing, Array]:
     """Passes over one prompt of those that are read together, and their time [s]."""
     work, own, plan = found.work, found.parameters, found.plan
     none, time = np.zeros(plan.shape), full_share(work, own)
@@ -394,7 +394,7 @@ def _met(found: InferencePrediction, prompts: Array) -> tuple[Passing, Array]:
     return reading, np.asarray(time)
 
 
-def _decoding(found: InferencePrediction) -> tuple[Passing, Array]:
+def decoding_passes(found: InferencePrediction) -> tuple[Passing, Array]:
     """A pass that decodes and nothing else, and its time [s]."""
     work, own, plan = found.work, found.parameters, found.plan
     sequences, time = np.asarray(work.sequences), decode_time(work, own)
@@ -426,8 +426,8 @@ SELDOM = 1e-6
 def one_pass_each(found: InferencePrediction) -> dict[str, Activity]:
     """Activity of passes as a request meets them, of which there are next to none: over prompts
     that are read together ('prompts'), over one among others ('single'), that decode ('step')."""
-    kinds = {"prompts": _alone(found), "single": _met(found, np.ones(found.plan.shape))}
-    kinds["step"] = _decoding(found)
+    kinds = {"prompts": reading_passes(found), "single": _met(found, np.ones(found.plan.shape))}
+    kinds["step"] = decoding_passes(found)
     activity: dict[str, Activity] = {}
     for name, (passing, time) in kinds.items():
         rare = replace(passing, phase=name, rate=SELDOM * passing.rate)
@@ -445,7 +445,7 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
     plan, work = found.plan, arriving.work
     mean = replace(found, work=work)
     rate, several = np.asarray(found.latencies.requests_per_s), single_passes(work) > 1
-    steps = _steps(work, plan, rate)
+    steps = decoding_rate(work, plan, rate)
     read, alone = rate * repeated(work), np.asarray(arriving.alone)
     each = np.maximum(read * (1.0 - alone) / np.maximum(steps, 1e-9), 1e-12)
     gathered = np.where(several, 1.0, each / -np.expm1(-each))
@@ -454,10 +454,10 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
     most = poisson_quantile(read * INSTANT, 1.0 - INSTANT / HOUR)
     rare = SELDOM * np.ones(plan.shape)
     kinds = {
-        "prefill": (*_alone(mean), read * alone),
+        "prefill": (*reading_passes(mean), read * alone),
         "prefill.beside": (*_met(mean, gathered), reads),
         BURST: (*_met(mean, np.maximum(most, 1.0)), rare),
-        "decode": (*_decoding(mean), np.maximum(steps - beside, 0.0)),
+        "decode": (*decoding_passes(mean), np.maximum(steps - beside, 0.0)),
     }
     busy = sum((time * count for _, time, count in kinds.values()), np.zeros(()))
     # As many more, or fewer, as fill the time in which somebody runs: their number varies.
@@ -466,7 +466,7 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
         (replace(passing, phase=name, rate=passing.rate * count * more), time * count * more)
         for name, (passing, time, count) in kinds.items()
     ]
-    share, activity = _second(timed, alone + np.zeros(plan.shape), plan)
+    share, activity = of_a_second(timed, alone + np.zeros(plan.shape), plan)
     return ServingActivity(
         share=share,
         activity=activity,

@@ -10,6 +10,7 @@ from predictor.serving.apart import (
 )
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
+from predictor.serving.apart_power import PoweredApart
 from predictor.serving.around import Around
 from predictor.serving.capacities import (
     Capacity,
@@ -63,6 +64,7 @@ __all__ = [
     "LoadPower",
     "Mixture",
     "Pass",
+    "PoweredApart",
     "Promise",
     "Rates",
     "Served",

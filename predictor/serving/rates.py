@@ -124,10 +124,10 @@ class Rates:
         return ends, nodes * float(self._plan.dp)
 
     def _held(self, found: InferencePrediction) -> InferencePrediction:
-        """As many as run all the time, in the time that limits leave them."""
-        return self._slowed(
-            replace(found, arriving=Arriving(found.work, np.zeros(()), reading=1.0))
-        )
+        """As many as run all the time, in the time that limits leave them. Where prompts are read
+        apart that of reading is part of it."""
+        every = 0.0 if float(self._plan.prefill_workers) <= 0 else 1.0
+        return self._slowed(replace(found, arriving=Arriving(found.work, np.zeros(()), every)))
 
     def _arriving(
         self, one: InferencePrediction, held: InferencePrediction, rate: float

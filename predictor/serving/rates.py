@@ -138,15 +138,12 @@ class Rates:
         """
         if self._apart is not None:
             return self._apart.arriving(one, held, rate)
-        each, told = rate / float(self._plan.dp), held.latencies
-        alone = float(idle_share(held.work, held.parameters, each))
-        lasts = 1.0 - alone * (1.0 + each * float(told.prompt))
-        running = float(held.work.running)
-        mean = each * float(told.e2e - told.ttft) / max(lasts, 1e-9)
-        mean = float(np.clip(mean, min(1.0, running), running))
-        passes = self._together(mean * float(self._plan.dp), EXACT_STEPS)
-        own = self._held(passes)
-        return Arriving(passes.work, idle_share(own.work, own.parameters, each))
+        return arriving_at(
+            held,
+            np.asarray(rate / float(self._plan.dp)),
+            lambda running: self._together(running * self._plan.dp, EXACT_STEPS),
+            self._held,
+        )
 
     def _waiting(
         self, one: InferencePrediction, held: InferencePrediction, rate: float
@@ -167,6 +164,28 @@ class Rates:
         used = min(rate / float(self._plan.dp) * prompt, 0.999)
         wait = 0.5 * used / (1.0 - used) * float(latency.turn)
         return _at_rate(one, rate, wait, 0.0)
+
+
+def arriving_at(
+    held: InferencePrediction,
+    rate: Array,
+    running: Callable[[Array], InferencePrediction],
+    slowed: Slowed,
+) -> Arriving:
+    """What passes have on average on engines at a rate of each replica [1/s].
+
+    held     of a request that meets as many as there are, in the time that limits leave it
+    running  predicts as many of a replica as run all the time
+    slowed   those in the time that limits leave them
+    """
+    told = held.latencies
+    alone = idle_share(held.work, held.parameters, rate)
+    lasts = 1.0 - alone * (1.0 + rate * told.prompt)
+    most = np.asarray(held.work.running, float)
+    mean = rate * (told.e2e - told.ttft) / np.maximum(lasts, 1e-9)
+    passes = running(np.clip(mean, np.minimum(1.0, most), most))
+    own = slowed(passes)
+    return Arriving(passes.work, idle_share(own.work, own.parameters, rate))
 
 
 def predict_rate(

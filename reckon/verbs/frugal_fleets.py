@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Array, kind, stack
-from predictor.catalog import power_constants, power_laws
+from predictor.catalog import power_laws
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import ServingPlan
@@ -91,12 +91,7 @@ def _under(
             used=float(told.used[row, best[row]]),
             curve=(told.rate[row], told.ttft[row], told.tpot[row]),
             limit=limit,
-            drawn=replace(
-                drawn,
-                power=drawn.power[row],
-                prompts=drawn.prompts[row],
-                passes=drawn.passes[row],
-            ),
+            drawn=drawn.take(row),
         )
         for row, engine in enumerate(engines)
         if kept[row]
@@ -104,15 +99,10 @@ def _under(
 
 
 def watts_at(engine: EngineOffer, rates: Array) -> Array | None:
-    """Mean power of an accelerator of an engine at rates of requests [W]; None where unknown.
-
-    Below the load at which one request runs at a time it waits awake for the rest.
-    """
+    """Mean power of an accelerator of an engine at rates of requests [W]; None where unknown."""
     if engine.drawn is None:
         return None
-    awake = float(np.max(np.asarray(power_constants(engine.cluster.accelerator).awake)))
-    known = np.append(0.0, engine.curve[0]), np.append(awake, engine.drawn.power)
-    return np.interp(rates, *known)
+    return np.interp(rates, engine.drawn.rate, engine.drawn.power)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +154,8 @@ def energy_front(engines: Sequence[EngineOffer], output_len: float) -> list[Poin
         if engine.drawn is None:
             continue
         rate, _, tpot = engine.curve
-        joules = engine.drawn.power * engine.gpus / np.maximum(rate * output_len, 1e-300)
+        watts = np.interp(rate, engine.drawn.rate, engine.drawn.power)
+        joules = watts * engine.gpus / np.maximum(rate * output_len, 1e-300)
         for at in np.flatnonzero(np.isfinite(tpot) & (rate > 0)):
             points.append(Point(float(tpot[at]), float(joules[at]), engine, float(rate[at])))
     points.sort(key=lambda one: (one.tpot, one.energy))
@@ -180,7 +171,7 @@ def as_limited(engine: EngineOffer, rate: float, calibration: Calibration) -> Ca
     it requests are served one by one."""
     if engine.limit is None or engine.drawn is None:
         return calibration
-    loads = engine.curve[0]
+    loads = engine.drawn.rate
     prompts = float(np.interp(rate, loads, engine.drawn.prompts))
     passes = float(np.interp(rate, loads, engine.drawn.passes))
     return slower_engines(calibration, prompts, passes)

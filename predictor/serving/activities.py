@@ -275,6 +275,12 @@ def of_a_second(
     return share, activity
 
 
+def in_flight(found: InferencePrediction) -> Array:
+    """Micro-batches that are in a pipeline's stages at a time: of so many passes each accelerator
+    does its part while one of them goes through all stages; 1 without a pipeline."""
+    return np.maximum(np.minimum(found.plan.working, found.work.running), 1.0)
+
+
 def decoding_rate(work: Work, plan: ServingPlan, requests: Array) -> Array:
     """Decoding passes in a second, of so many requests."""
     after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0)
@@ -305,9 +311,9 @@ def serving_activity(
     sequences, steps = np.asarray(found.work.sequences), decoding_rate(found.work, plan, own)
     decode, prompt = decode_work(found, sequences), prompt_work(found)
     # What others read is padding, which is computed, too.
-    read = own * repeated(found.work)
-    reading = read * prompt_time(found.work, found.parameters) / found.work.together
-    decoding = steps * found.latencies.step
+    read, flight = own * repeated(found.work), in_flight(found)
+    reading = read * prompt_time(found.work, found.parameters) / found.work.together / flight
+    decoding = steps * found.latencies.step / flight
     closed = np.asarray(plan.serving * (found.arriving is None), float)
     closed = closed * np.isfinite(np.asarray(plan.batch, float))
     first = np.clip(reading, 0.0, 0.95)
@@ -315,9 +321,9 @@ def serving_activity(
     none = np.zeros(plan.shape)
     unforeseen = 0.0 if tokens_per_s is None else closed * np.clip(1.0 - decoding / rest, 0.0, 1.0)
     rows = sequences * (1.0 + plan.drafted)
-    kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
+    kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters) / flight
     padded = unforeseen * _tiled(found)
-    waits = _exchanging(found, read, steps, first, rest)
+    waits = _exchanging(found, read / flight, steps / flight, first, rest)
     halted = np.maximum(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0)
     many = np.asarray(found.work.together) * plan.new_tokens
     passes = (
@@ -343,19 +349,24 @@ def serving_activity(
     )
 
 
-def _talking(work: Work, own: EngineParameters, prompts: Array, time: Array) -> Array:
-    """Share of passes over `prompts` prompts, of so long a time in all [s], in which ranks talk to
-    each other: those over one, and what each other adds."""
+def _talking(
+    work: Work, own: EngineParameters, prompts: Array, time: Array, flight: Array
+) -> Array:
+    """Share of passes over `prompts` prompts, of so long a time of an accelerator in all [s], in
+    which ranks talk to each other: those over one, and what each other adds."""
     more = np.maximum(prompts - 1.0, 0.0) / work.together
     talk = work.single.communication + more * np.asarray(work.prompts.communication)
+    talk = talk / flight
     return np.asarray(np.clip(own.communication * talk / np.maximum(time, 1e-12), 0.0, 1.0))
 
 
 def reading_passes(found: InferencePrediction) -> tuple[Passing, Array]:
-    """Passes over one prompt of those that are read together, and their time [s]."""
+    """Passes over one prompt of those that are read together, and an accelerator's time in them
+    [s]."""
     work, own, plan = found.work, found.parameters, found.plan
     none, time = np.zeros(plan.shape), full_share(work, own)
     talk = own.communication * np.asarray(work.prompts.communication) / work.together
+    talk = talk * (1.0 + np.asarray(work.fill))
     reading = Passing(
         phase="prefill",
         work=prompt_work(found),
@@ -370,17 +381,19 @@ def reading_passes(found: InferencePrediction) -> tuple[Passing, Array]:
 
 
 def _met(found: InferencePrediction, prompts: Array) -> tuple[Passing, Array]:
-    """Passes over so many prompts that come while others decode, and their time [s]: beside these,
-    or in passes of their own."""
+    """Passes over so many prompts that come while others decode, and an accelerator's time in them
+    [s]: beside these, or in passes of their own."""
     work, own, plan = found.work, found.parameters, found.plan
     share, none, count = full_share(work, own), np.zeros(plan.shape), single_passes(work)
-    more = np.maximum(prompts - 1.0, 0.0)
+    more, flight = np.maximum(prompts - 1.0, 0.0), in_flight(found)
     if plan.batching == "mixed":
         sequences = np.asarray(work.sequences)
-        time = count * decode_time(work, own) + beside(work, own) + more * own.mixing * share
+        step = decode_time(work, own) / flight
+        time = count * step + beside(work, own) + more * own.mixing * share
     else:
         sequences = none
-        time = np.maximum(prompt_time(work, own, single=True), share) + more * share
+        alone = prompt_time(work, own, single=True) / flight
+        time = np.maximum(alone, share) + more * share
     reading = Passing(
         phase="prefill",
         work=mixed_work(found, prompts, sequences),
@@ -389,13 +402,13 @@ def _met(found: InferencePrediction, prompts: Array) -> tuple[Passing, Array]:
         thin=0.0,
         padded=none,
         halted=none,
-        talks=_talking(work, own, prompts, time),
+        talks=_talking(work, own, prompts, time, flight),
     )
     return reading, np.asarray(time)
 
 
 def decoding_passes(found: InferencePrediction) -> tuple[Passing, Array]:
-    """A pass that decodes and nothing else, and its time [s]."""
+    """A pass that decodes and nothing else, and an accelerator's time in it [s]."""
     work, own, plan = found.work, found.parameters, found.plan
     sequences, time = np.asarray(work.sequences), decode_time(work, own)
     kernels = decode_time(replace(work, streamed=0.0), own)
@@ -410,7 +423,7 @@ def decoding_passes(found: InferencePrediction) -> tuple[Passing, Array]:
         halted=np.maximum(1.0 - kernels / np.maximum(time, 1e-12), 0.0) + np.zeros(plan.shape),
         talks=np.clip(talk / np.maximum(time, 1e-12), 0.0, 1.0),
     )
-    return decoding, time
+    return decoding, np.asarray(time / in_flight(found))
 
 
 HOUR = 3600.0

@@ -23,6 +23,7 @@ from predictor.serving.activities import (
     SELDOM,
     Passing,
     decoding_passes,
+    in_flight,
     of_a_second,
     one_pass_each,
     reading_passes,
@@ -88,11 +89,6 @@ def _reader(found: InferencePrediction) -> InferencePrediction:
     return replace(found, cluster=machines, plan=plan)
 
 
-def _stages(found: InferencePrediction) -> Array:
-    """Micro-batches of the sequences that run."""
-    return np.maximum(np.minimum(found.plan.working, found.work.running), 1.0)
-
-
 def _shares(held: InferencePrediction) -> tuple[Array, Array]:
     """Of the time in which a worker reads, and an engine decodes.
 
@@ -101,7 +97,7 @@ def _shares(held: InferencePrediction) -> tuple[Array, Array]:
     work, own, rate = held.work, held.parameters, held.latencies.requests_per_s
     after = np.maximum(np.asarray(work.output_len) - 1.0, 0.0) / work.per_pass
     reading = rate * full_share(work, own) / work.workers
-    decoding = rate * after * decode_time(work, own) / (work.sequences * _stages(held))
+    decoding = rate * after * decode_time(work, own) / (work.sequences * in_flight(held))
     if held.arriving is not None:
         full = np.asarray(held.arriving.full) > 0
         reading = np.where(full, reading, held.arriving.reading)
@@ -144,12 +140,10 @@ def _of_readers(
 def _of_decoders(found: InferencePrediction, mean: InferencePrediction, busy: Array) -> _Kind:
     """An engine that decodes for such a share of the time."""
     passing, time = decoding_passes(mean)
-    passes = busy / time * _stages(found)
     pieces = {
-        "decode": np.maximum(passes, 1e-9),
+        "decode": np.maximum(busy / time, 1e-9),
         "idle": np.maximum(found.latencies.requests_per_s * (1.0 - busy), 1e-9),
     }
-    passing = replace(passing, rate=passing.rate * _stages(found))
     return _in_a_second("decode", found, (passing, time), {"decode": busy / time}, pieces, busy)
 
 
@@ -177,7 +171,7 @@ def _under(
     them; twice the prediction itself where they make nothing longer."""
     free = held = found
     old, own = found.work, found.parameters
-    begin = replace(old, sequences=old.running / _stages(found))
+    begin = replace(old, sequences=old.running / in_flight(found))
     of = (found.model, found.cluster, found.plan)
     for _ in range(ROUNDS if conditions.slows else 0):
         read, step = (one.slower(conditions) for one in _kinds(free, held))

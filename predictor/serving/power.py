@@ -92,8 +92,6 @@ def _slower(found: InferencePrediction, under: Powered, conditions: Conditions) 
     the heat of what is drawn meanwhile; where clients follow each other those that read and those
     that decode as all of their time does."""
     names = {name: name for name in ("prompts", "single", "step")}
-    if found.arriving is None:
-        names |= {"prompts": "prefill", "step": "decode"}
     work = {**under.work, **one_pass_each(found)}
     return stretches(work, names, found.cluster, found.calibration, conditions, _rest(found))
 

@@ -37,8 +37,8 @@ from predictor.serving.prompts import full_share
 from predictor.serving.stretches import stretches
 
 ROUNDS = 3
-"""Of the fixed point between how much longer passes take and how many requests decode meanwhile:
-the second moves the time per token by less than 1e-3 of it, the third by 1e-5."""
+"""Of the fixed point between how much longer passes take and how many requests decode meanwhile: a
+fourth would move a time per token by 1e-5 of it, where workers never stop by up to 3e-3."""
 
 PASSES = {"prefill": "prompts", "decode": "step"}
 """What a limit makes longer, by the phase: as `one_pass_each` names it."""
@@ -51,11 +51,13 @@ class PoweredApart(Powered):
 
     readers, decoders   of one that reads prompts, and of one that decodes
     apart               share of the accelerators that read prompts
+    lasting             passes in the time that the conditions leave them
     """
 
     readers: Powered
     decoders: Powered
     apart: Array
+    lasting: Work
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,11 +201,6 @@ def _where(same: Mask, old: Work, new: Work) -> Work:
     return combined([old, new], lambda two: np.where(same, two[0], two[1]))
 
 
-def held_apart(found: InferencePrediction, conditions: Conditions) -> Work:
-    """The work of engines whose prompts are read apart in the time that conditions leave it."""
-    return _under(found, conditions)[1].work
-
-
 def powered_apart(found: InferencePrediction, conditions: Conditions) -> PoweredApart:
     """Power of a second of engines whose prompts are read apart, under conditions.
 
@@ -212,11 +209,12 @@ def powered_apart(found: InferencePrediction, conditions: Conditions) -> Powered
     """
     plan = found.plan
     share = np.asarray(plan.prefill_workers * plan.prefill_tp / plan.gpus)
-    read, decode = (one.powered(conditions) for one in _kinds(*_under(found, conditions)))
-    return _joined(read, decode, share)
+    both = _under(found, conditions)
+    read, decode = (one.powered(conditions) for one in _kinds(*both))
+    return _joined(read, decode, share, both[1].work)
 
 
-def _joined(read: Powered, decode: Powered, share: Array) -> PoweredApart:
+def _joined(read: Powered, decode: Powered, share: Array, lasting: Work) -> PoweredApart:
     """A mean accelerator, of which such a share reads prompts."""
     shape = np.broadcast_shapes(share.shape, read.mean.shape, decode.mean.shape)
 
@@ -251,6 +249,7 @@ def _joined(read: Powered, decode: Powered, share: Array) -> PoweredApart:
         readers=read,
         decoders=decode,
         apart=np.broadcast_to(share, shape),
+        lasting=lasting,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from predictor.arrays import Array
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
@@ -34,27 +35,31 @@ class ReadApart:
     held: Queue
 
     def arriving(
-        self, one: InferencePrediction, held: InferencePrediction, rate: float
+        self, one: InferencePrediction, held: InferencePrediction, rate: Array
     ) -> Arriving:
         """What passes have on average at a rate of all replicas [1/s].
 
         one, held   of as many as run, without limits and under them
         """
-        workers = float(one.plan.prefill_workers)
+        workers, dp = (np.asarray(getattr(one.plan, n), float) for n in ("prefill_workers", "dp"))
         free, under = (queue.at(rate, workers) for queue in (self.free, self.held))
-        waiting = float(under.wait - free.wait)
-        together = self.held_table.together(rate / workers, float(under.busy))
-        work, alone = _decoding(one, held, rate / float(one.plan.dp))
-        of = (one.model, one.cluster, one.plan, np.asarray(together), one.calibration)
+        waiting = under.wait - free.wait
+        together = self.held_table.together(rate / workers, under.busy)
+        work, alone = _decoding(one, held, rate / dp)
+        of = (one.model, one.cluster, one.plan, together, one.calibration)
         reads, passes = read_pass(*of)
         prompts = DeviceTime(reads.compute, reads.communication, reads.kernels, passes)
         return Arriving(
-            work=replace(work, prompts=prompts, together=np.asarray(together)),
-            alone=np.asarray(alone),
-            reading=np.asarray(float(under.busy)),
+            work=replace(work, prompts=prompts, together=together),
+            alone=alone,
+            reading=under.busy,
             waiting=waiting,
-            later=waiting + float(under.read - free.read),
+            later=waiting + (under.read - free.read),
         )
+
+    def first_tokens(self, rate: Array, workers: Array, share: float) -> Array:
+        """Time to first token under limits that a share of the requests does not exceed [s]."""
+        return np.asarray(self.held.at(rate, workers).quantile(share) + self.table.request)
 
 
 def read_under(
@@ -83,32 +88,36 @@ def read_under(
 
 
 def _decoding(
-    one: InferencePrediction, held: InferencePrediction, rate: float
-) -> tuple[Work, float]:
+    one: InferencePrediction, held: InferencePrediction, rate: Array
+) -> tuple[Work, Array]:
     """Passes that decode on average while any does, by themselves, and the share of the time in
     which none does: requests of a replica come to it at a rate [1/s] and none waits (M/G/infinity:
     their number is Poisson's)."""
-    plan, own = one.plan, one.parameters
-    after = float(np.maximum(one.work.output_len - 1.0, 0.0) / one.work.per_pass)
-    working = float(plan.working)
-    slower = _longer(one, held)
-    work, alone = one.work, 0.0
+    plan, own, work = one.plan, one.parameters, one.work
+    after = np.maximum(np.asarray(work.output_len) - 1.0, 0.0) / work.per_pass
+    slower = decoding_slower(one, held)
+    alone = running = np.zeros(np.shape(rate))
     for _ in range(ROUNDS):
         passes = replace(work.decoding, compute=work.decoding.compute * slower)
-        load = rate * after * float(decode_time(replace(work, decoding=passes), own))
-        alone = float(np.exp(-load))
-        running = max(load / max(1.0 - alone, 1e-12), 1.0)
-        sequences = np.asarray(running / max(min(working, running), 1.0))
+        load = rate * after * decode_time(replace(work, decoding=passes), own)
+        alone = np.exp(-load)
+        running = np.maximum(load / np.maximum(1.0 - alone, 1e-12), 1.0)
+        sequences = running / np.maximum(np.minimum(plan.working, running), 1.0)
         found = decode_pass(one.model, one.cluster, plan, sequences, one.calibration, one.listed)
         device = DeviceTime(found.compute, found.communication, found.kernels)
         captured = plan.captured(sequences)
         work = replace(work, decoding=device, sequences=sequences, captured=captured)
-    return replace(work, running=np.asarray(running)), alone
+    return replace(work, running=running), np.asarray(alone)
 
 
-def _longer(one: InferencePrediction, held: InferencePrediction) -> float:
-    """How much longer limits make a pass that decodes as many as they leave."""
-    if held.work is one.work:
-        return 1.0
-    of = (one.model, one.cluster, one.plan, held.work.sequences, one.calibration, one.listed)
-    return float(np.asarray(held.work.decoding.compute) / decode_pass(*of).compute)
+def decoding_slower(one: InferencePrediction, held: InferencePrediction) -> Array:
+    """How much longer limits make the kernels of a pass that decodes as many as they leave.
+
+    one, held   without limits, and under them
+    """
+    if np.array_equal(held.work.sequences, one.work.sequences):
+        before = np.asarray(one.work.decoding.compute)
+    else:
+        of = (one.model, one.cluster, one.plan, held.work.sequences, one.calibration, one.listed)
+        before = decode_pass(*of).compute
+    return np.asarray(held.work.decoding.compute / np.maximum(before, 1e-300))

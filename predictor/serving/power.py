@@ -15,10 +15,11 @@ from predictor.errors import InputError
 from predictor.power import Conditions, Powered, powered
 from predictor.serving.activities import one_pass_each, serving_activity
 from predictor.serving.apart import apart
-from predictor.serving.apart_power import PoweredApart, held_apart, powered_apart
+from predictor.serving.apart_power import PoweredApart, powered_apart
+from predictor.serving.apart_rates import decoding_slower
 from predictor.serving.latency import Latencies, latencies
 from predictor.serving.pass_times import Arriving, Work
-from predictor.serving.prediction import InferencePrediction, decode_pass
+from predictor.serving.prediction import InferencePrediction
 from predictor.serving.stretches import stretches
 from predictor.timing import Calibration, EngineParameters
 
@@ -98,8 +99,8 @@ def _slower(found: InferencePrediction, under: Powered, conditions: Conditions) 
 
 def _stretched(found: InferencePrediction, under: Powered, conditions: Conditions) -> Work:
     """The work of a prediction in the time that conditions leave it."""
-    if _reads_apart(found):
-        return held_apart(found, conditions)
+    if isinstance(under, PoweredApart):
+        return under.lasting
     slower = _slower(found, under, conditions)
     old = found.work
     passes = {"prompts": old.prompts, "single": old.single, "step": old.decoding}
@@ -187,13 +188,10 @@ def held_engines(
         after = float(getattr(held.work, kind).compute)
         return after / before if before > 0 else 1.0
 
-    decoding = float(free.work.decoding.compute)
     if not _reads_apart(free):
         prompts = ratio("single", float(free.work.single.compute))
-        return slower_engines(calibration, prompts, ratio("decoding", decoding))
+        passes = ratio("decoding", float(free.work.decoding.compute))
+        return slower_engines(calibration, prompts, passes)
     # Workers read in passes of their own; under limits others decode than without.
-    of = (free.model, free.cluster, free.plan, held.work.sequences)
-    if not np.array_equal(held.work.sequences, free.work.sequences):
-        decoding = float(decode_pass(*of, free.calibration, free.listed).compute)
     prompts = ratio("prompts", float(free.work.prompts.compute))
-    return slower_engines(calibration, prompts, ratio("decoding", decoding))
+    return slower_engines(calibration, prompts, float(decoding_slower(free, held)))

@@ -137,7 +137,7 @@ class Rates:
         held   of a request, in the time that limits leave it
         """
         if self._apart is not None:
-            return self._apart.arriving(one, held, rate)
+            return self._apart.arriving(one, held, np.asarray(rate))
         return arriving_at(
             held,
             np.asarray(rate / float(self._plan.dp)),

@@ -94,12 +94,13 @@ class ReadTable:
         """Queue before one worker of prompts that come at random."""
         return queue(self._means(), self.sending)
 
-    def together(self, rate: float, busy: float) -> float:
+    def together(self, rate: Array, busy: Array) -> Array:
         """Prompts of a pass on average, of a worker that reads so many a second [1/s] for such a
         share of the time."""
         many = np.arange(1.0, self.most + 1.0)
-        spent = rate * np.minimum.accumulate(self._means() / many)
-        return float(np.interp(-busy, -spent, many))
+        each = np.minimum.accumulate(self._means() / many)
+        own = np.asarray(busy) / np.maximum(rate, 1e-300)
+        return np.asarray(np.interp(-own, -each, many))
 
     def _means(self) -> Array:
         """Mean time of passes over 1, 2, ... prompts, whose lengths even out in a pass of b by the

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from predictor.arrays import Array, Numeric
 from predictor.catalog import node_constants, power_constants, power_laws, power_setting
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -39,11 +40,12 @@ def interval(value: float, sigma: float) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """Nodes of one system whose accelerators, so many, draw so much each on average [W]."""
+    """Nodes of one system whose accelerators, so many, draw so much each on average [W]; of several
+    times as an array."""
 
     cluster: Cluster
     gpus: int
-    mean: float
+    mean: Numeric
     conditions: Conditions
 
     @cached_property
@@ -61,12 +63,12 @@ class Machines:
         )
 
     @property
-    def site(self) -> float:
+    def site(self) -> Array:
         """Of the nodes and their network at the site's meter [W]."""
         node = self.node
         nodes = max(self.gpus / self.cluster.accelerators_per_node, 1.0)
-        fabric = float(node.fabric) if nodes > 1 else 0.0
-        return (float(node.whole) + fabric) * nodes * self.conditions.tariff.pue
+        fabric = node.fabric if nodes > 1 else 0.0
+        return np.asarray((node.whole + fabric) * nodes * self.conditions.tariff.pue)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +161,7 @@ class PowerResult:
     @property
     def site(self) -> float:
         """Power of the accelerators' nodes and network at the site's meter [W]."""
-        return sum(one.site for one in self._machines)
+        return sum(float(one.site) for one in self._machines)
 
     def costs(self, seconds: float) -> dict[str, float]:
         """Energy of so many seconds at the meter, its price and CO2e where stated, and what making

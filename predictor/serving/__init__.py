@@ -30,7 +30,13 @@ from predictor.serving.latency import Latencies, latencies
 from predictor.serving.parts import Line, Pass
 from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
-from predictor.serving.power import held_engines, limited, serving_power, slower_engines
+from predictor.serving.power import (
+    held_engines,
+    limited,
+    serving_power,
+    serving_watts,
+    slower_engines,
+)
 from predictor.serving.prediction import (
     BREAKDOWN,
     InferencePrediction,
@@ -105,6 +111,7 @@ __all__ = [
     "served_instead",
     "serving_activity",
     "serving_power",
+    "serving_watts",
     "slower_engines",
     "spread_lengths",
     "spread_of",

@@ -32,9 +32,7 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     for a batch that reads prompts of some plans apart and not of others.
     """
     _reads_apart(found)
-    names = ("plan", "cluster", "parameters", "latencies", "work", "arriving")
-    told: dict[str, Any] = {name: getattr(found, name) for name in names}
-    told = {name: one for name, one in told.items() if one is not None}
+    told = _told(found)
     numbers = [*told.values(), conditions]
     shape = np.broadcast_shapes(*(shape_of(one) for one in numbers))
     if not shape:
@@ -43,6 +41,31 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     first, index = distinct_rows(values)
     few = replace(found, **{name: flat(one, shape, first) for name, one in told.items()})
     return _spread(_powered(few, flat(conditions, shape, first)), len(first), index.reshape(shape))
+
+
+def serving_watts(found: InferencePrediction, conditions: Conditions) -> Array:
+    """Mean power of an accelerator [W], of plans some of which may read prompts apart.
+
+    Raises InputError as `serving_power`.
+    """
+    own = apart(found.plan)
+    if np.all(own) or not np.any(own):
+        return serving_power(found, conditions).mean
+    told = _told(found)
+    shape = np.broadcast_shapes(*(shape_of(one) for one in told.values()))
+    kinds, watts = np.broadcast_to(own, shape).ravel(), np.empty(shape)
+    for kind in (False, True):
+        rows = np.flatnonzero(kinds == kind)
+        few = replace(found, **{name: flat(one, shape, rows) for name, one in told.items()})
+        watts.ravel()[rows] = serving_power(few, conditions).mean
+    return watts
+
+
+def _told(found: InferencePrediction) -> dict[str, Any]:
+    """What of a prediction its power is told by."""
+    names = ("plan", "cluster", "parameters", "latencies", "work", "arriving")
+    told: dict[str, Any] = {name: getattr(found, name) for name in names}
+    return {name: one for name, one in told.items() if one is not None}
 
 
 def _powered(found: InferencePrediction, conditions: Conditions) -> Powered:

@@ -78,9 +78,7 @@ class _Kind:
     def slower(self, conditions: Conditions) -> Array:
         """How much longer the kernels of a pass as a request meets it take."""
         own, name = self.found, PASSES[self.phase]
-        rare = one_pass_each(own)
-        rare = {key: one for key, one in rare.items() if key.partition(".")[0] == name}
-        work = {**self.activity, **rare}
+        work = {**self.activity, **one_pass_each(own, (name,))}
         told = stretches(work, {name: name}, own.cluster, own.calibration, conditions, "idle")
         return told[name]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from predictor.catalog import power_setting
 from predictor.power import Activity, Conditions, Powered, demand, operating
-from predictor.serving.activities import PassWork, decode_work, mixed_work
 from predictor.serving.clients import arrivals, spread_lengths
 from predictor.serving.events import EngineRun, Part, Served
+from predictor.serving.pass_works import PassWork, decode_work, mixed_work
 from predictor.serving.prediction import InferencePrediction
 from predictor.serving.tables import Lookup, pass_table
 

@@ -26,6 +26,7 @@ from predictor.serving import (
     serving_watts,
 )
 from predictor.serving.reading import read_table
+from reckon.explore.evaluate import serve_columns
 from reckon.verbs.powering import PowerResult
 from reckon.verbs.served import ServingResult
 
@@ -232,3 +233,31 @@ def test_what_a_fleet_draws_at_each_load_is_the_prediction_at_that_rate(
         for values, known_ in ((told.ttft[0], engine.curve[1]), (told.tpot[0], engine.curve[2])):
             same = np.interp(told.rate[0, :best], engine.curve[0], known_)
             assert values[:best] == pytest.approx(same, rel=0.03)
+
+
+def test_a_grid_tells_what_both_kinds_of_plans_draw() -> None:
+    single = serve({**APART, "concurrency": 8}).batch
+    plan = replace(single.plan, prefill_workers=np.array([0.0, 1.0]))
+    columns = serve_columns(single.model, single.cluster, plan, single.calibration)
+    alone = drawn(serve({**ONE, "concurrency": 8})).mean
+    assert columns["drawn_w"] == pytest.approx(
+        [alone, drawn(serve({**APART, "concurrency": 8})).mean], rel=0.01
+    )
+    each = columns["drawn_w"] * columns["gpus"] / columns["output_tokens_per_s"]
+    assert columns["energy_per_token_j"] == pytest.approx(each)
+
+
+def test_a_line_for_each_kind_and_a_column_for_each_limit(cli: Any) -> None:
+    line = (
+        "predict infer --model llama3-8b --system dgx-h100 --tp 1 --concurrency 8 --input-len 500 "
+        "--output-len 50 --set prefill_workers=2 --set prefill_tp=1"
+    ).split()
+    status, out, _ = cli(*line)
+    assert status == 0
+    assert "2 read prompts: " in out
+    assert "1 decode: " in out
+    assert "J/token" in cli(*line, "--power-limit", "600,300")[1]
+    assert "J/token" not in cli(*line, "--input-len", "500,600")[1]
+    refused = cli(*line, "--power-limit", "100")
+    assert refused[0] == 2
+    assert refused[2].count("\n") == 1

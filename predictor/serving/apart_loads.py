@@ -13,6 +13,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.power import Conditions
 from predictor.serving.apart_capacities import FULL
+from predictor.serving.apart_power import watts_apart
 from predictor.serving.apart_rates import decoding_slower, read_under
 from predictor.serving.capacities import Capacity, LoadPower, Promise
 from predictor.serving.clients import VARIATION, poisson_quantile
@@ -65,11 +66,11 @@ def apart_capacity(
     rate = np.concatenate([FEW * rate[0], rate[few:]])
     arriving = read.arriving(free, held, rate)
     latency = replace(free.latencies, requests_per_s=rate / dp)
-    under = serving_power(replace(free, latencies=latency, arriving=arriving), conditions)
+    watts = watts_apart(replace(free, latencies=latency, arriving=arriving), conditions)
     before, after = (np.asarray(one.work.prompts.compute) for one in (free, held))
     drawn = LoadPower(
         rate=np.maximum.accumulate(rate)[None],
-        power=_whole(under.mean, rate),
+        power=_whole(watts, rate),
         prompts=_whole(after / np.maximum(before, 1e-300), rate),
         passes=_whole(decoding_slower(free, held), rate),
     )

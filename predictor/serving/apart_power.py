@@ -15,6 +15,7 @@ import numpy as np
 
 from predictor.arrays import Array, Mask, combined
 from predictor.catalog import power_setting
+from predictor.plans import ServingPlan
 from predictor.power import INSTANT, Activity, Conditions, Phase, Powered, powered
 from predictor.records import dataclass
 from predictor.serving.activities import (
@@ -205,11 +206,22 @@ def powered_apart(found: InferencePrediction, conditions: Conditions) -> Powered
     Raises InputError where the power of either kind of accelerators is not known, or cannot be as
     asked.
     """
-    plan = found.plan
-    share = np.asarray(plan.prefill_workers * plan.prefill_tp / plan.gpus)
     both = _under(found, conditions)
     read, decode = (one.powered(conditions) for one in _kinds(*both))
-    return _joined(read, decode, share, both[1].work)
+    return _joined(read, decode, _reading_share(found.plan), both[1].work)
+
+
+def watts_apart(found: InferencePrediction, conditions: Conditions) -> Array:
+    """Mean power of an accelerator at a rate of arrivals [W], which says how long passes run
+    (`arriving`): that of `powered_apart`, and no more."""
+    share = _reading_share(found.plan)
+    read, decode = (one.powered(conditions).mean for one in _kinds(found, found))
+    return np.asarray(share * read + (1.0 - share) * decode)
+
+
+def _reading_share(plan: ServingPlan) -> Array:
+    """Of the accelerators, those that read prompts."""
+    return np.asarray(plan.prefill_workers * plan.prefill_tp / plan.gpus)
 
 
 def _joined(read: Powered, decode: Powered, share: Array, lasting: Work) -> PoweredApart:

@@ -220,8 +220,8 @@ def watts_apart(found: InferencePrediction, conditions: Conditions) -> Array:
 
 
 def _reading_share(plan: ServingPlan) -> Array:
-    """Of the accelerators, those that read prompts."""
-    return np.asarray(plan.prefill_workers * plan.prefill_tp / plan.gpus)
+    """Of the accelerators, those that read prompts: all that do not decode."""
+    return np.asarray(1.0 - plan.tp * plan.pp * plan.dp / plan.gpus)
 
 
 def _joined(read: Powered, decode: Powered, share: Array, lasting: Work) -> PoweredApart:

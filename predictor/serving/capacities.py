@@ -132,41 +132,14 @@ def capacity(
     top = predict_inference(model, cluster, replace(column, batch=np.inf), calibration).work.running
     nodes = np.exp(np.linspace(0.0, 1.0, LOADS) * np.log(np.maximum(top, 1.0)))
 
-    def at(running: Array) -> Any:
-        batch = replace(column, batch=running * column.dp)
-        return predict_inference(model, cluster, batch, calibration)
-
-    def held(found: InferencePrediction) -> InferencePrediction:
-        """As many as run all the time, in the time that the conditions leave them."""
-        if conditions is None or not conditions.slows:
-            return found
-        often = replace(found, arriving=Arriving(found.work, np.zeros(()), 0.0))
-        return limited(often, serving_power(often, conditions), conditions)
-
-    def meeting(others: Array) -> tuple[InferencePrediction, InferencePrediction]:
-        """A request that meets so many, and the same under the conditions."""
-        found: InferencePrediction = at(np.minimum(others + 1.0, np.maximum(top, 1.0)))
-        return found, held(found)
-
-    def ending(others: Array, met: tuple[InferencePrediction, InferencePrediction]) -> Array:
-        """Requests of a replica that end in a second while so many run."""
-        free, under = (one.latencies for one in met)
-        share = others / np.minimum(others + 1.0, np.maximum(top, 1.0))
-        # By Little's law as many fewer as their lives are longer.
-        return np.asarray(share * free.requests_per_s * (free.e2e / under.e2e))
-
-    both = free, found = meeting(nodes)
-    mean, rate = found.latencies, ending(nodes, both)
-    drawn = None
-    if conditions is not None:
-        others = np.concatenate([FEW * np.ones_like(nodes[:, :1]), _fewer(nodes)], axis=1)
-        met = meeting(others)
-        arriving = arriving_at(met[1], each := ending(others, met), at, held)
-        drawn = _drawn(met, arriving, each, conditions)
-    slow = meeting(poisson_quantile(nodes, promise.tpot_share))[1].latencies
+    engines = _Engines(model, cluster, column, calibration, conditions, np.maximum(top, 1.0))
+    both = free, found = engines.meeting(nodes)
+    mean, rate = found.latencies, engines.ending(nodes, both)
+    drawn = None if conditions is None else _drawn(engines, nodes, conditions)
+    slow = engines.meeting(poisson_quantile(nodes, promise.tpot_share))[1].latencies
     own = calibration.serving.of(plan.framework, plan.era)
     first = first_token_quantile(
-        free.work, own, ending(nodes, (free, free)), nodes, promise.ttft_share
+        free.work, own, engines.ending(nodes, (free, free)), nodes, promise.ttft_share
     )
     used = rate * mean.prompt
     return Capacity(
@@ -179,22 +152,53 @@ def capacity(
     )
 
 
-def _fewer(nodes: Array) -> Array:
-    """Some of the loads, the first and the last among them."""
-    return nodes[:, np.unique(np.linspace(0, nodes.shape[1] - 1, POWERED).round().astype(int))]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Engines:
+    """Plans as a column, to be predicted at any number of requests; `most` run at a time."""
+
+    model: Model
+    cluster: Cluster
+    plan: ServingPlan
+    calibration: Calibration
+    conditions: Conditions | None
+    most: Array
+
+    def running(self, many: Array) -> InferencePrediction:
+        """So many of a replica."""
+        batch = replace(self.plan, batch=many * self.plan.dp)
+        return predict_inference(self.model, self.cluster, batch, self.calibration)
+
+    def held(self, found: InferencePrediction) -> InferencePrediction:
+        """As many as run all the time, in the time that the conditions leave them."""
+        given = self.conditions
+        if given is None or not given.slows:
+            return found
+        often = replace(found, arriving=Arriving(found.work, np.zeros(())))
+        return limited(often, serving_power(often, given), given)
+
+    def meeting(self, others: Array) -> tuple[InferencePrediction, InferencePrediction]:
+        """A request that meets so many, and the same under the conditions."""
+        found = self.running(np.minimum(others + 1.0, self.most))
+        return found, self.held(found)
+
+    def ending(self, others: Array, met: tuple[InferencePrediction, InferencePrediction]) -> Array:
+        """Requests of a replica that end in a second while so many run."""
+        free, under = (one.latencies for one in met)
+        share = others / np.minimum(others + 1.0, self.most)
+        # By Little's law as many fewer as their lives are longer.
+        return np.asarray(share * free.requests_per_s * (free.e2e / under.e2e))
 
 
-def _drawn(
-    met: tuple[InferencePrediction, InferencePrediction],
-    arriving: Arriving,
-    rate: Array,
-    conditions: Conditions,
-) -> LoadPower:
-    """What engines draw at a rate of each replica [1/s], as a prediction at that rate has it.
+def _drawn(engines: _Engines, nodes: Array, conditions: Conditions) -> LoadPower:
+    """What engines draw at some of the loads and below them, as a prediction at that rate has it.
 
-    met   of a request that meets as many as there are, without the conditions and under them
+    nodes   requests that run, of all loads
     """
-    free, held = met
+    some = np.unique(np.linspace(0, nodes.shape[1] - 1, POWERED).round().astype(int))
+    others = np.concatenate([FEW * np.ones_like(nodes[:, :1]), nodes[:, some]], axis=1)
+    free, held = engines.meeting(others)
+    rate = engines.ending(others, (free, held))
+    arriving = arriving_at(held, rate, engines.running, engines.held)
     latency = replace(free.latencies, requests_per_s=rate)
     under = serving_power(replace(free, latencies=latency, arriving=arriving), conditions)
 

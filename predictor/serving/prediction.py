@@ -204,8 +204,8 @@ def predict_inference(
     together = np.where(static > 0, most, full)
     held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None
     if held is not None:
-        most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
-        together = np.where(apart(plan), most_read, together)
+        read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
+        together = np.where(apart(plan), read, together)
     prompts, passes = read_pass(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     work = _work(plan, load, together, passes, prompts, decoding)
@@ -235,9 +235,8 @@ def predict_inference(
         work=work,
         prompts=prompts,
         decoding=decoding,
-        reader=held,
-        listed=listed,
-    )
+        reader=held, listed=listed,
+    )  # fmt: skip
 
 
 def _placed(plan: ServingPlan, cluster: Cluster) -> ServingPlan:

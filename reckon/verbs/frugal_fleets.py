@@ -183,7 +183,8 @@ def _site(engine: EngineOffer, count: int, watts: Array) -> Array:
     conditions = Conditions(limit=engine.limit, tariff=Tariff(pue=power_laws()["pue"]))
     cluster, apart = engine.cluster, 0
     if cluster.prefill is not None:
-        apart = round(float(engine.plan.prefill_workers * engine.plan.prefill_tp)) * count
+        decoding = float(engine.plan.tp * engine.plan.pp * engine.plan.dp)
+        apart = round(engine.gpus - decoding) * count
     found: Array = np.zeros(np.shape(watts))
     for machines, gpus in ((cluster, round(engine.gpus) * count - apart), (cluster.readers, apart)):
         if gpus:

@@ -10,6 +10,8 @@ from predictor.serving.apart import (
 )
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
+from predictor.serving.apart_loads import apart_capacity
+from predictor.serving.apart_power import PoweredApart
 from predictor.serving.around import Around
 from predictor.serving.capacities import (
     Capacity,
@@ -28,7 +30,13 @@ from predictor.serving.latency import Latencies, latencies
 from predictor.serving.parts import Line, Pass
 from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
-from predictor.serving.power import held_engines, limited, serving_power, slower_engines
+from predictor.serving.power import (
+    held_engines,
+    limited,
+    serving_power,
+    serving_watts,
+    slower_engines,
+)
 from predictor.serving.prediction import BREAKDOWN, InferencePrediction, predict_inference
 from predictor.serving.rates import AtRate, Rates, predict_rate
 from predictor.serving.reading import read_table
@@ -58,12 +66,14 @@ __all__ = [
     "LoadPower",
     "Mixture",
     "Pass",
+    "PoweredApart",
     "Promise",
     "Rates",
     "Served",
     "ServingActivity",
     "ServingRequest",
     "Work",
+    "apart_capacity",
     "arrivals",
     "capacity",
     "complete_serving",
@@ -96,6 +106,7 @@ __all__ = [
     "served_instead",
     "serving_activity",
     "serving_power",
+    "serving_watts",
     "slower_engines",
     "spread_lengths",
     "spread_of",

@@ -1,175 +1,24 @@
-"""What passes of serving compute, read and send, and what an accelerator does in a second of them.
-
-The list of kernels that gives the time gives the arithmetic and the traffic. Prompts count as
-products of many rows, decoding as products of a row for each sequence.
-"""
+"""What an accelerator does in a second of serving: passes over prompts, passes that decode, and
+what is idle between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.hardware import Accelerator
-from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.power import INSTANT, Activity, relative_energy
-from predictor.precision import ELEMENT_BYTES
+from predictor.power import INSTANT, Activity
 from predictor.records import dataclass
-from predictor.serving.apart import worker
 from predictor.serving.clients import poisson_quantile
 from predictor.serving.joint import repeated
 from predictor.serving.pass_times import Arriving, Work, decode_time, prompt_time
+from predictor.serving.pass_works import PassWork, decode_work, mixed_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 from predictor.serving.prompts import beside, full_share, single_passes
-from predictor.timing import EngineParameters, widens
-from predictor.work import (
-    Operator,
-    decode_attention,
-    end_operators,
-    layer_operators,
-    pass_collectives,
-    pass_groups,
-    passing_tokens,
-    prefill_attention,
-)
-
-PRODUCTS = ("gemm", "moe_gemm")
-"""Operators that have weights."""
-
-FLOATS = ("w4a16_mxfp4",)
-"""Narrow weights that are floats, beside activations of 16 bits."""
-
-TILE = 128.0
-"""Rows of the tiles in which products of 16 bits are made (CUTLASS's usual ones)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PassWork:
-    """Arithmetic (16-bit equivalents) [FLOP], traffic, bytes on links and bytes of weights that are
-    widened on their way, of one accelerator in a pass; share of its time that follows the clock."""
-
-    flop: Array
-    bytes: Array
-    link: Array
-    widened: Array
-    core: Array
-
-
-def _listed(
-    operators: list[Operator], plan: ServingPlan, link: Numeric, device: Accelerator
-) -> PassWork:
-    """Work of a list of operators on an accelerator; stages of a pipeline share it."""
-    flop: Array = np.zeros(plan.shape)
-    moved: Array = np.zeros(plan.shape)
-    made: Array = np.zeros(plan.shape)
-    for one in operators:
-        flop = flop + np.asarray(one.flop) * one.count * relative_energy(one.dtype)
-        moved = moved + np.asarray(one.bytes) * one.count
-        if one.op in PRODUCTS and _is_widened(one.dtype, device):
-            made = made + _widened(one) * one.count * ELEMENT_BYTES[one.dtype]
-    whole = PassWork(flop, moved, np.asarray(link), made, np.zeros(()))
-    return _shared(whole, plan.pp)
-
-
-def _shared(work: PassWork, among: Numeric) -> PassWork:
-    """One of as many equal parts."""
-    return PassWork(
-        work.flop / among, work.bytes / among, work.link / among, work.widened / among, work.core
-    )
-
-
-def _is_widened(dtype: str, device: Accelerator) -> bool:
-    """Whether processors widen weights for the matrix units: these take floats of four bits
-    themselves where they multiply such (from Blackwell and CDNA 4 on)."""
-    return widens(dtype) and not (dtype in FLOATS and "fp4" in device.peak)
-
-
-def _widened(product: Operator) -> Array:
-    """Weights of a product that processors make 16 bits of: all, once for each tile of its rows."""
-    rows = np.maximum(product.m, 1e-30)
-    return np.asarray(product.flop) / (2.0 * rows) * np.ceil(rows / TILE)
-
-
-def _sent(
-    model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric, last: Numeric | None = None
-) -> Array:
-    """Bytes that a rank sends in the collectives of a pass."""
-    ranks = pass_groups(plan)
-    found: Array = np.zeros(plan.shape)
-    for one in pass_collectives(model, plan, tokens, rows, last):
-        size = np.asarray(ranks[one.group].size, float)
-        twice = 2.0 if one.op == "allreduce" else 1.0
-        share = twice * (size - 1.0) / size
-        found = found + share * np.asarray(one.bytes) * one.count
-    return found
-
-
-def _bound(work: PassWork, model_peak: Numeric, bandwidth: Numeric) -> PassWork:
-    """The same with the share of its time that follows the clock: the arithmetic's part of both
-    ideal times."""
-    compute, memory = work.flop / model_peak, work.bytes / bandwidth
-    share = compute / np.maximum(compute + memory, 1e-30)
-    return replace(work, core=np.asarray(share))
-
-
-def decode_work(found: InferencePrediction, sequences: Numeric) -> PassWork:
-    """Work of a pass that decodes `sequences` sequences of a replica at the mean context."""
-    model, plan = found.model, found.plan
-    tokens = np.asarray(sequences) * (1.0 + plan.drafted)
-    context = plan.input_len + 0.5 * plan.output_len
-    operators = [
-        *layer_operators(model, plan, tokens),
-        *end_operators(model, plan, tokens, tokens),
-        *decode_attention(model, plan, np.asarray(sequences, float), context),
-    ]
-    work = _listed(operators, plan, _sent(model, plan, tokens, tokens), found.cluster.accelerator)
-    return _bound(work, *_rates(found))
-
-
-def prompt_work(found: InferencePrediction) -> PassWork:
-    """Work of one prompt of a replica, as many read together as the prediction has."""
-    model, plan, together = found.model, worker(found.plan), np.asarray(found.work.together)
-    tokens = together * plan.new_tokens
-    past, last = plan.input_len - plan.new_tokens, passing_tokens(model, plan, tokens)
-    operators = [
-        *layer_operators(model, plan, tokens, last),
-        *end_operators(model, plan, tokens, together),
-        *prefill_attention(model, plan, together, plan.new_tokens, past),
-    ]
-    sent = _sent(model, plan, tokens, together, last)
-    work = _listed(operators, plan, sent, found.cluster.accelerator)
-    work = _bound(work, *_rates(found))
-    return _shared(work, together)
-
-
-def mixed_work(found: InferencePrediction, prompts: Numeric, sequences: Numeric) -> PassWork:
-    """Work of the passes over `prompts` prompts of a replica, each of which decodes `sequences`
-    sequences beside them, added up."""
-    model, plan, count = found.model, found.plan, single_passes(found.work)
-    fresh = np.asarray(prompts * plan.new_tokens) / count
-    rows = np.asarray(sequences) * (1.0 + plan.drafted)
-    tokens, last = fresh + rows, passing_tokens(model, plan, fresh, rows)
-    ends = np.asarray(prompts) / count + rows
-    context = plan.input_len + 0.5 * plan.output_len
-    past = plan.input_len - plan.new_tokens
-    operators = [
-        *layer_operators(model, plan, tokens, last),
-        *end_operators(model, plan, tokens, ends),
-        *decode_attention(model, plan, np.asarray(sequences, float), context),
-        *prefill_attention(model, plan, np.asarray(prompts) / count, plan.new_tokens, past),
-    ]
-    sent = _sent(model, plan, tokens, ends, last)
-    work = _listed(operators, plan, sent, found.cluster.accelerator)
-    return _shared(_bound(work, *_rates(found)), 1.0 / count)
-
-
-def _rates(found: InferencePrediction) -> tuple[Numeric, Numeric]:
-    device = found.cluster.accelerator
-    half = device.peak.get("bf16", device.peak.get("fp16", device.peak.get("fp32", np.inf)))
-    return half, device.bandwidth
+from predictor.timing import EngineParameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,7 +111,7 @@ class Passing:
         return found
 
 
-def _second(
+def of_a_second(
     passes: Iterable[tuple[Passing, Array]], idle: Array, plan: ServingPlan
 ) -> tuple[dict[str, Array], dict[str, Activity]]:
     """Shares of a second, and activity, of passes that take so much of it, and of what is idle."""
@@ -275,7 +124,13 @@ def _second(
     return share, activity
 
 
-def _steps(work: Work, plan: ServingPlan, requests: Array) -> Array:
+def in_flight(found: InferencePrediction) -> Array:
+    """Micro-batches that are in a pipeline's stages at a time: of so many passes each accelerator
+    does its part while one of them goes through all stages; 1 without a pipeline."""
+    return np.maximum(np.minimum(found.plan.working, found.work.running), 1.0)
+
+
+def decoding_rate(work: Work, plan: ServingPlan, requests: Array) -> Array:
     """Decoding passes in a second, of so many requests."""
     after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0)
     together = np.maximum(np.asarray(work.sequences), 1e-9)
@@ -302,12 +157,12 @@ def serving_activity(
     own = found.latencies.requests_per_s
     if tokens_per_s is not None:
         own = np.asarray(tokens_per_s) / plan.output_len / plan.dp
-    sequences, steps = np.asarray(found.work.sequences), _steps(found.work, plan, own)
+    sequences, steps = np.asarray(found.work.sequences), decoding_rate(found.work, plan, own)
     decode, prompt = decode_work(found, sequences), prompt_work(found)
     # What others read is padding, which is computed, too.
-    read = own * repeated(found.work)
-    reading = read * prompt_time(found.work, found.parameters) / found.work.together
-    decoding = steps * found.latencies.step
+    read, flight = own * repeated(found.work), in_flight(found)
+    reading = read * prompt_time(found.work, found.parameters) / found.work.together / flight
+    decoding = steps * found.latencies.step / flight
     closed = np.asarray(plan.serving * (found.arriving is None), float)
     closed = closed * np.isfinite(np.asarray(plan.batch, float))
     first = np.clip(reading, 0.0, 0.95)
@@ -315,9 +170,9 @@ def serving_activity(
     none = np.zeros(plan.shape)
     unforeseen = 0.0 if tokens_per_s is None else closed * np.clip(1.0 - decoding / rest, 0.0, 1.0)
     rows = sequences * (1.0 + plan.drafted)
-    kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
+    kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters) / flight
     padded = unforeseen * _tiled(found)
-    waits = _exchanging(found, read, steps, first, rest)
+    waits = _exchanging(found, read / flight, steps / flight, first, rest)
     halted = np.maximum(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0)
     many = np.asarray(found.work.together) * plan.new_tokens
     passes = (
@@ -330,7 +185,7 @@ def serving_activity(
             halted=halted + none, talks=waits[1],
         ),
     )  # fmt: skip
-    share, activity = _second(zip(passes, (first, rest), strict=True), 1.0 - first - rest, plan)
+    share, activity = of_a_second(zip(passes, (first, rest), strict=True), 1.0 - first - rest, plan)
     return ServingActivity(
         share=share,
         activity=activity,
@@ -343,19 +198,24 @@ def serving_activity(
     )
 
 
-def _talking(work: Work, own: EngineParameters, prompts: Array, time: Array) -> Array:
-    """Share of passes over `prompts` prompts, of so long a time in all [s], in which ranks talk to
-    each other: those over one, and what each other adds."""
+def _talking(
+    work: Work, own: EngineParameters, prompts: Array, time: Array, flight: Array
+) -> Array:
+    """Share of passes over `prompts` prompts, of so long a time of an accelerator in all [s], in
+    which ranks talk to each other: those over one, and what each other adds."""
     more = np.maximum(prompts - 1.0, 0.0) / work.together
     talk = work.single.communication + more * np.asarray(work.prompts.communication)
+    talk = talk / flight
     return np.asarray(np.clip(own.communication * talk / np.maximum(time, 1e-12), 0.0, 1.0))
 
 
-def _alone(found: InferencePrediction) -> tuple[Passing, Array]:
-    """Passes over one prompt of those that are read together, and their time [s]."""
+def reading_passes(found: InferencePrediction) -> tuple[Passing, Array]:
+    """Passes over one prompt of those that are read together, and an accelerator's time in them
+    [s]."""
     work, own, plan = found.work, found.parameters, found.plan
     none, time = np.zeros(plan.shape), full_share(work, own)
     talk = own.communication * np.asarray(work.prompts.communication) / work.together
+    talk = talk * (1.0 + np.asarray(work.fill))
     reading = Passing(
         phase="prefill",
         work=prompt_work(found),
@@ -370,17 +230,19 @@ def _alone(found: InferencePrediction) -> tuple[Passing, Array]:
 
 
 def _met(found: InferencePrediction, prompts: Array) -> tuple[Passing, Array]:
-    """Passes over so many prompts that come while others decode, and their time [s]: beside these,
-    or in passes of their own."""
+    """Passes over so many prompts that come while others decode, and an accelerator's time in them
+    [s]: beside these, or in passes of their own."""
     work, own, plan = found.work, found.parameters, found.plan
     share, none, count = full_share(work, own), np.zeros(plan.shape), single_passes(work)
-    more = np.maximum(prompts - 1.0, 0.0)
+    more, flight = np.maximum(prompts - 1.0, 0.0), in_flight(found)
     if plan.batching == "mixed":
         sequences = np.asarray(work.sequences)
-        time = count * decode_time(work, own) + beside(work, own) + more * own.mixing * share
+        step = decode_time(work, own) / flight
+        time = count * step + beside(work, own) + more * own.mixing * share
     else:
         sequences = none
-        time = np.maximum(prompt_time(work, own, single=True), share) + more * share
+        alone = prompt_time(work, own, single=True) / flight
+        time = np.maximum(alone, share) + more * share
     reading = Passing(
         phase="prefill",
         work=mixed_work(found, prompts, sequences),
@@ -389,13 +251,13 @@ def _met(found: InferencePrediction, prompts: Array) -> tuple[Passing, Array]:
         thin=0.0,
         padded=none,
         halted=none,
-        talks=_talking(work, own, prompts, time),
+        talks=_talking(work, own, prompts, time, flight),
     )
     return reading, np.asarray(time)
 
 
-def _decoding(found: InferencePrediction) -> tuple[Passing, Array]:
-    """A pass that decodes and nothing else, and its time [s]."""
+def decoding_passes(found: InferencePrediction) -> tuple[Passing, Array]:
+    """A pass that decodes and nothing else, and an accelerator's time in it [s]."""
     work, own, plan = found.work, found.parameters, found.plan
     sequences, time = np.asarray(work.sequences), decode_time(work, own)
     kernels = decode_time(replace(work, streamed=0.0), own)
@@ -410,7 +272,7 @@ def _decoding(found: InferencePrediction) -> tuple[Passing, Array]:
         halted=np.maximum(1.0 - kernels / np.maximum(time, 1e-12), 0.0) + np.zeros(plan.shape),
         talks=np.clip(talk / np.maximum(time, 1e-12), 0.0, 1.0),
     )
-    return decoding, time
+    return decoding, np.asarray(time / in_flight(found))
 
 
 HOUR = 3600.0
@@ -422,14 +284,22 @@ BURST = "prefill.burst"
 SELDOM = 1e-6
 """Passes a second that tell how long such a pass takes, and add nothing to what is drawn."""
 
+PASSES: dict[str, Callable[[InferencePrediction], tuple[Passing, Array]]] = {
+    "prompts": reading_passes,
+    "single": lambda found: _met(found, np.ones(found.plan.shape)),
+    "step": decoding_passes,
+}
+"""As a request meets them: over prompts that are read together, over one among others, that
+decode."""
 
-def one_pass_each(found: InferencePrediction) -> dict[str, Activity]:
-    """Activity of passes as a request meets them, of which there are next to none: over prompts
-    that are read together ('prompts'), over one among others ('single'), that decode ('step')."""
-    kinds = {"prompts": _alone(found), "single": _met(found, np.ones(found.plan.shape))}
-    kinds["step"] = _decoding(found)
+
+def one_pass_each(
+    found: InferencePrediction, names: Iterable[str] = tuple(PASSES)
+) -> dict[str, Activity]:
+    """Activity of passes of `PASSES`, of which there are next to none."""
     activity: dict[str, Activity] = {}
-    for name, (passing, time) in kinds.items():
+    for name in names:
+        passing, time = PASSES[name](found)
         rare = replace(passing, phase=name, rate=SELDOM * passing.rate)
         activity |= rare.parts(SELDOM * time)
     return activity
@@ -445,7 +315,7 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
     plan, work = found.plan, arriving.work
     mean = replace(found, work=work)
     rate, several = np.asarray(found.latencies.requests_per_s), single_passes(work) > 1
-    steps = _steps(work, plan, rate)
+    steps = decoding_rate(work, plan, rate)
     read, alone = rate * repeated(work), np.asarray(arriving.alone)
     each = np.maximum(read * (1.0 - alone) / np.maximum(steps, 1e-9), 1e-12)
     gathered = np.where(several, 1.0, each / -np.expm1(-each))
@@ -454,10 +324,10 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
     most = poisson_quantile(read * INSTANT, 1.0 - INSTANT / HOUR)
     rare = SELDOM * np.ones(plan.shape)
     kinds = {
-        "prefill": (*_alone(mean), read * alone),
+        "prefill": (*reading_passes(mean), read * alone),
         "prefill.beside": (*_met(mean, gathered), reads),
         BURST: (*_met(mean, np.maximum(most, 1.0)), rare),
-        "decode": (*_decoding(mean), np.maximum(steps - beside, 0.0)),
+        "decode": (*decoding_passes(mean), np.maximum(steps - beside, 0.0)),
     }
     busy = sum((time * count for _, time, count in kinds.values()), np.zeros(()))
     # As many more, or fewer, as fill the time in which somebody runs: their number varies.
@@ -466,7 +336,7 @@ def _at_random(found: InferencePrediction, arriving: Arriving) -> ServingActivit
         (replace(passing, phase=name, rate=passing.rate * count * more), time * count * more)
         for name, (passing, time, count) in kinds.items()
     ]
-    share, activity = _second(timed, alone + np.zeros(plan.shape), plan)
+    share, activity = of_a_second(timed, alone + np.zeros(plan.shape), plan)
     return ServingActivity(
         share=share,
         activity=activity,

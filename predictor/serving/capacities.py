@@ -19,16 +19,24 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.power import Conditions, Powered
+from predictor.power import Conditions
 from predictor.records import dataclass
 from predictor.serving.clients import poisson_quantile
 from predictor.serving.gathering import first_token_quantile
+from predictor.serving.pass_times import Arriving
 from predictor.serving.power import limited, serving_power
 from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.serving.rates import arriving_at
 from predictor.timing import Calibration
 
 LOADS = 40
 """Loads at which every plan is evaluated, from one running request to as many as it admits."""
+
+FEW = np.array([1e-4, 1e-2, 0.1, 0.3, 0.6])
+"""Requests that run at a time at the loads below these at which plans are powered."""
+
+POWERED = 24
+"""Loads of the others at which they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +59,22 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadPower:
-    """What plans draw at every load; arrays of (plans, loads).
+    """What plans draw at loads; arrays of (plans, loads).
 
+    rate              requests per second of the engine, from next to none to the most
     power             of an accelerator, mean [W]
     prompts, passes   time of passes over prompts, and of passes that decode, under the conditions
                       over that by themselves
     """
 
+    rate: Array
     power: Array
     prompts: Array
     passes: Array
+
+    def take(self, row: int) -> LoadPower:
+        """That of one plan."""
+        return LoadPower(self.rate[row], self.power[row], self.prompts[row], self.passes[row])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,30 +132,18 @@ def capacity(
     top = predict_inference(model, cluster, replace(column, batch=np.inf), calibration).work.running
     nodes = np.exp(np.linspace(0.0, 1.0, LOADS) * np.log(np.maximum(top, 1.0)))
 
-    def at(running: Array) -> Any:
-        batch = replace(column, batch=running * column.dp)
-        return predict_inference(model, cluster, batch, calibration)
-
-    def meeting(others: Array) -> tuple[InferencePrediction, InferencePrediction, Powered | None]:
-        """A request that meets so many; the same under the conditions; and what is drawn then."""
-        found: InferencePrediction = at(np.minimum(others + 1.0, np.maximum(top, 1.0)))
-        if conditions is None:
-            return found, found, None
-        under = serving_power(found, conditions)
-        return found, limited(found, under, conditions), under
-
-    share = nodes / np.minimum(nodes + 1.0, np.maximum(top, 1.0))
-    free, found, under = meeting(nodes)
-    mean = found.latencies
-    drawn = None if under is None else _drawn(found, share, conditions or Conditions())
-    slow = meeting(poisson_quantile(nodes, promise.tpot_share))[1].latencies
+    engines = _Engines(model, cluster, column, calibration, conditions, np.maximum(top, 1.0))
+    both = free, found = engines.meeting(nodes)
+    mean, rate = found.latencies, engines.ending(nodes, both)
+    drawn = None if conditions is None else _drawn(engines, nodes, conditions)
+    slow = engines.meeting(poisson_quantile(nodes, promise.tpot_share))[1].latencies
     own = calibration.serving.of(plan.framework, plan.era)
     first = first_token_quantile(
-        free.work, own, share * free.latencies.requests_per_s, nodes, promise.ttft_share
+        free.work, own, engines.ending(nodes, (free, free)), nodes, promise.ttft_share
     )
-    used = share * mean.requests_per_s * mean.prompt
+    used = rate * mean.prompt
     return Capacity(
-        rate=share * mean.requests_per_s * column.dp,
+        rate=rate * column.dp,
         ttft=first * (mean.ttft / free.latencies.ttft),
         tpot=slow.tpot,
         running=nodes * column.dp,
@@ -150,18 +152,63 @@ def capacity(
     )
 
 
-def _drawn(found: InferencePrediction, share: Array, conditions: Conditions) -> LoadPower:
-    """What engines draw at the rate that arrives, a share of that of as many clients.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Engines:
+    """Plans as a column, to be predicted at any number of requests; `most` run at a time."""
 
-    found   in the time that the conditions leave it
+    model: Model
+    cluster: Cluster
+    plan: ServingPlan
+    calibration: Calibration
+    conditions: Conditions | None
+    most: Array
+
+    def running(self, many: Array) -> InferencePrediction:
+        """So many of a replica."""
+        batch = replace(self.plan, batch=many * self.plan.dp)
+        return predict_inference(self.model, self.cluster, batch, self.calibration)
+
+    def held(self, found: InferencePrediction) -> InferencePrediction:
+        """As many as run all the time, in the time that the conditions leave them."""
+        given = self.conditions
+        if given is None or not given.slows:
+            return found
+        often = replace(found, arriving=Arriving(found.work, np.zeros(())))
+        return limited(often, serving_power(often, given), given)
+
+    def meeting(self, others: Array) -> tuple[InferencePrediction, InferencePrediction]:
+        """A request that meets so many, and the same under the conditions."""
+        found = self.running(np.minimum(others + 1.0, self.most))
+        return found, self.held(found)
+
+    def ending(self, others: Array, met: tuple[InferencePrediction, InferencePrediction]) -> Array:
+        """Requests of a replica that end in a second while so many run."""
+        free, under = (one.latencies for one in met)
+        share = others / np.minimum(others + 1.0, self.most)
+        # By Little's law as many fewer as their lives are longer.
+        return np.asarray(share * free.requests_per_s * (free.e2e / under.e2e))
+
+
+def _drawn(engines: _Engines, nodes: Array, conditions: Conditions) -> LoadPower:
+    """What engines draw at some of the loads and below them, as a prediction at that rate has it.
+
+    nodes   requests that run, of all loads
     """
-    arriving = replace(found.latencies, requests_per_s=share * found.latencies.requests_per_s)
-    own = replace(found, latencies=arriving)
-    under = serving_power(own, conditions)
-    usual = serving_power(own, Conditions()) if conditions.slows else under
+    some = np.unique(np.linspace(0, nodes.shape[1] - 1, POWERED).round().astype(int))
+    others = np.concatenate([FEW * np.ones_like(nodes[:, :1]), nodes[:, some]], axis=1)
+    free, held = engines.meeting(others)
+    rate = engines.ending(others, (free, held))
+    arriving = arriving_at(held, rate, engines.running, engines.held)
+    latency = replace(free.latencies, requests_per_s=rate)
+    under = serving_power(replace(free, latencies=latency, arriving=arriving), conditions)
 
     def whole(values: Array) -> Array:
-        return np.array(np.broadcast_to(values, share.shape))
+        return np.array(np.broadcast_to(values, rate.shape))
 
-    prompts, passes = (under.longer[name] / usual.longer[name] for name in ("prefill", "decode"))
-    return LoadPower(whole(under.mean), whole(prompts), whole(passes))
+    prompts, passes = (
+        np.asarray(after.compute) / np.maximum(before.compute, 1e-300)
+        for after, before in ((held.work.single, free.work.single),
+                              (held.work.decoding, free.work.decoding))
+    )  # fmt: skip
+    every = np.maximum.accumulate(rate * free.plan.dp, axis=1)
+    return LoadPower(every, whole(under.mean), whole(prompts), whole(passes))

@@ -132,13 +132,19 @@ class Arriving:
 
     work    of passes as they are on average
     alone   share of the time in which nothing runs, and of the requests that find it so (Wolff
-            1982)
+            1982); where prompts are read apart, in which nothing decodes
     full    1 where more arrive than can end, else 0
+    reading   share of the time in which each of the workers reads that read prompts apart
+    waiting, later   by how much longer a prompt waits for one of them under limits than without,
+              and its first token comes later [s]
     """
 
     work: Work
     alone: Array
     full: Numeric = 0.0
+    reading: Numeric = 0.0
+    waiting: Numeric = 0.0
+    later: Numeric = 0.0
 
 
 def software_of(plan: ServingPlan) -> dict[str, Any]:

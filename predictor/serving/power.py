@@ -12,10 +12,15 @@ import numpy as np
 from predictor.arrays import Array, Index, Numeric, distinct_rows, flat, mapped, shape_of, varying
 from predictor.catalog import power_setting
 from predictor.errors import InputError
-from predictor.power import Activity, Conditions, Powered, lengthened, powered
-from predictor.serving.activities import EXCHANGE, one_pass_each, serving_activity
+from predictor.power import Conditions, Powered, powered
+from predictor.serving.activities import one_pass_each, serving_activity
+from predictor.serving.apart import apart
+from predictor.serving.apart_power import PoweredApart, powered_apart
+from predictor.serving.apart_rates import decoding_slower
 from predictor.serving.latency import Latencies, latencies
+from predictor.serving.pass_times import Arriving, Work
 from predictor.serving.prediction import InferencePrediction
+from predictor.serving.stretches import stretches
 from predictor.timing import Calibration, EngineParameters
 
 
@@ -23,14 +28,11 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     """Power of a second of serving under conditions; phases are shares of a second at the board's
     own limits.
 
-    Raises InputError where the accelerator's power is not known, or the conditions cannot be, and
-    where prompts are read on accelerators of their own.
+    Raises InputError where an accelerator's power is not known, or the conditions cannot be, and
+    for a batch that reads prompts of some plans apart and not of others.
     """
-    if np.any(np.asarray(found.plan.prefill_workers) > 0):
-        raise InputError("power of prompts read on accelerators of their own is not predicted")
-    names = ("plan", "cluster", "parameters", "latencies", "work", "arriving")
-    told: dict[str, Any] = {name: getattr(found, name) for name in names}
-    told = {name: one for name, one in told.items() if one is not None}
+    _reads_apart(found)
+    told = _told(found)
     numbers = [*told.values(), conditions]
     shape = np.broadcast_shapes(*(shape_of(one) for one in numbers))
     if not shape:
@@ -41,12 +43,47 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     return _spread(_powered(few, flat(conditions, shape, first)), len(first), index.reshape(shape))
 
 
+def serving_watts(found: InferencePrediction, conditions: Conditions) -> Array:
+    """Mean power of an accelerator [W], of plans some of which may read prompts apart.
+
+    Raises InputError as `serving_power`.
+    """
+    own = apart(found.plan)
+    if np.all(own) or not np.any(own):
+        return serving_power(found, conditions).mean
+    told = _told(found)
+    shape = np.broadcast_shapes(*(shape_of(one) for one in told.values()))
+    kinds, watts = np.broadcast_to(own, shape).ravel(), np.empty(shape)
+    for kind in (False, True):
+        rows = np.flatnonzero(kinds == kind)
+        few = replace(found, **{name: flat(one, shape, rows) for name, one in told.items()})
+        watts.ravel()[rows] = serving_power(few, conditions).mean
+    return watts
+
+
+def _told(found: InferencePrediction) -> dict[str, Any]:
+    """What of a prediction its power is told by."""
+    names = ("plan", "cluster", "parameters", "latencies", "work", "arriving")
+    told: dict[str, Any] = {name: getattr(found, name) for name in names}
+    return {name: one for name, one in told.items() if one is not None}
+
+
 def _powered(found: InferencePrediction, conditions: Conditions) -> Powered:
     """Power of a second of plans, each of which is worked out."""
+    if _reads_apart(found):
+        return powered_apart(found, conditions)
     constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
     work = serving_activity(found)
     pieces = {"decode": np.maximum(work.passes, 1.0), **work.pieces}
     return powered(work.activity, pieces, constants, chassis, conditions, rest=_rest(found))
+
+
+def _reads_apart(found: InferencePrediction) -> bool:
+    """Whether prompts are read on accelerators of their own: of all plans, or of none."""
+    own = apart(found.plan)
+    if np.any(own) and not np.all(own):
+        raise InputError("power of plans that read prompts apart is told by themselves")
+    return bool(np.any(own))
 
 
 def _rest(found: InferencePrediction) -> str | None:
@@ -67,39 +104,31 @@ def _spread(under: Powered, count: int, index: Index) -> Powered:
         whole = np.broadcast_to(one, (*one.shape[:-1], count)) if one.ndim else one
         return whole.take(index, axis=-1) if one.ndim else one
 
-    phases = [mapped(one, each) for one in under.phases]
-    return replace(mapped(under, each), phases=phases)
-
-
-def _kernels(work: Mapping[str, Activity], phase: str, longer: Mapping[str, Array]) -> Array:
-    """How much longer a phase's kernels take by themselves: its collectives follow no clock.
-
-    longer   times of phases, collectives included, over those by themselves
-    """
-    kernels, talk = (work.get(f"{phase}{name}") for name in ("", f".{EXCHANGE}"))
-    if kernels is None or talk is None:
-        return longer[phase]
-    return np.asarray(1.0 + (longer[phase] - 1.0) * (1.0 + np.asarray(talk.time) / kernels.time))
+    found = replace(mapped(under, each), phases=[mapped(one, each) for one in under.phases])
+    if isinstance(found, PoweredApart) and isinstance(under, PoweredApart):
+        read, decode = (_spread(one, count, index) for one in (under.readers, under.decoders))
+        found = replace(found, readers=read, decoders=decode)
+    return found
 
 
 def _slower(found: InferencePrediction, under: Powered, conditions: Conditions) -> dict[str, Array]:
     """How much longer kernels of passes take under conditions, by their name in `one_pass_each`, in
     the heat of what is drawn meanwhile; where clients follow each other those that read and those
     that decode as all of their time does."""
-    work = {**under.work, **one_pass_each(found)}
-    now, usual = (
-        lengthened(
-            work, *power_setting(found.cluster, one, found.calibration.power), one, _rest(found)
-        )
-        for one in (conditions, Conditions())
-    )
     names = {name: name for name in ("prompts", "single", "step")}
-    if found.arriving is None:
-        names |= {"prompts": "prefill", "step": "decode"}
-    return {
-        name: np.asarray(_kernels(work, of, now) / _kernels(work, of, usual))
-        for name, of in names.items()
-    }
+    work = {**under.work, **one_pass_each(found)}
+    return stretches(work, names, found.cluster, found.calibration, conditions, _rest(found))
+
+
+def _stretched(found: InferencePrediction, under: Powered, conditions: Conditions) -> Work:
+    """The work of a prediction in the time that conditions leave it."""
+    if isinstance(under, PoweredApart):
+        return under.lasting
+    slower = _slower(found, under, conditions)
+    old = found.work
+    passes = {"prompts": old.prompts, "single": old.single, "step": old.decoding}
+    made = {n: replace(one, compute=one.compute * slower[n]) for n, one in passes.items()}
+    return replace(old, prompts=made["prompts"], single=made["single"], decoding=made["step"])
 
 
 def limited(
@@ -112,11 +141,8 @@ def limited(
     """
     if not conditions.slows:
         return found
-    slower = _slower(found, under, conditions)
     old, own = found.work, found.parameters
-    passes = {"prompts": old.prompts, "single": old.single, "step": old.decoding}
-    made = {n: replace(one, compute=one.compute * slower[n]) for n, one in passes.items()}
-    work = replace(old, prompts=made["prompts"], single=made["single"], decoding=made["step"])
+    work = _stretched(found, under, conditions)
     now, then = (latencies(one, own) for one in (work, old))
     longer = np.asarray(now.e2e / np.maximum(then.e2e, 1e-15))
     values = {}
@@ -128,9 +154,34 @@ def limited(
     if found.arriving is not None:
         full, rate = np.asarray(found.arriving.full) > 0, found.latencies.requests_per_s
         values["requests_per_s"] = np.where(full, values["requests_per_s"], rate)
+        if _reads_apart(found):
+            values |= _read_later(found, found.arriving, values, now, then)
     scale = values["e2e"] / np.maximum(found.latencies.e2e, 1e-15)
     breakdown = {name: value * scale for name, value in found.breakdown.items()}
     return replace(found, work=work, latencies=Latencies(**values), breakdown=breakdown)
+
+
+def _read_later(
+    found: InferencePrediction,
+    arriving: Arriving,
+    values: dict[str, Array],
+    now: Latencies,
+    then: Latencies,
+) -> dict[str, Array]:
+    """Latencies of prompts that are read apart at a rate that workers carry: they wait as before
+    these (`rates`), and decode as long as among so many.
+
+    now, then   of as many as run, under limits and without
+    """
+    full, old = np.asarray(arriving.full) > 0, found.latencies
+    decoding = (now.e2e - now.ttft) / np.maximum(then.e2e - then.ttft, 1e-15)
+    first = old.ttft + arriving.later
+    told = {
+        "ttft": first,
+        "queue": old.queue + arriving.waiting,
+        "e2e": first + (old.e2e - old.ttft) * decoding,
+    }
+    return {name: np.where(full, values[name], one) for name, one in told.items()}
 
 
 def slower_engines(calibration: Calibration, prompts: float, passes: float) -> Calibration:
@@ -156,8 +207,14 @@ def held_engines(
     if free is held:
         return calibration
 
-    def ratio(kind: str) -> float:
-        after, before = (float(getattr(one.work, kind).compute) for one in (held, free))
+    def ratio(kind: str, before: float) -> float:
+        after = float(getattr(held.work, kind).compute)
         return after / before if before > 0 else 1.0
 
-    return slower_engines(calibration, ratio("single"), ratio("decoding"))
+    if not _reads_apart(free):
+        prompts = ratio("single", float(free.work.single.compute))
+        passes = ratio("decoding", float(free.work.decoding.compute))
+        return slower_engines(calibration, prompts, passes)
+    # Workers read in passes of their own; under limits others decode than without.
+    prompts = ratio("prompts", float(free.work.prompts.compute))
+    return slower_engines(calibration, prompts, float(decoding_slower(free, held)))

@@ -65,6 +65,7 @@ class InferencePrediction:
     prompts, decoding   passes on the device from which the latencies are made
     reader      memory of an engine that reads prompts apart, where there is one
     arriving    what the engine meets where requests come at a rate of their own
+    listed      decode passes of a request up to which each was evaluated by itself
     """
 
     model: Model
@@ -81,6 +82,7 @@ class InferencePrediction:
     decoding: Pass
     reader: ServingMemory | None = None
     arriving: Arriving | None = None
+    listed: int = STEPS_LISTED
 
     @property
     def requests_per_s(self) -> Array:
@@ -131,9 +133,9 @@ def predict_inference(
     together = np.where(static > 0, most, full)
     held = held_by_worker(model, cluster, plan, calibration.run) if apart(plan).any() else None
     if held is not None:
-        most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
-        together = np.where(apart(plan), most_read, together)
-    prompts, passes = _read(model, cluster, plan, together, calibration)
+        read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
+        together = np.where(apart(plan), read, together)
+    prompts, passes = read_pass(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     work = _work(plan, load, together, passes, prompts, decoding)
     if plan.offload == "weights":
@@ -144,7 +146,7 @@ def predict_inference(
         work = replace(work, single=_one(model, cluster, plan, sequences, calibration),
                        divided=done_together(model, cluster, plan, calibration))  # fmt: skip
     if apart(plan).any():
-        work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
+        work, decoding = handed_over((model, cluster, plan), work, calibration, own, listed)
     raw = conserved(work, own, latencies(work, own))
     sigma = sigmas(prompts, decoding, work, raw, own, calibration.serving.told(plan.named))
     terms = _breakdown(prompts, decoding, work, raw, own)
@@ -162,8 +164,8 @@ def predict_inference(
         work=work,
         prompts=prompts,
         decoding=decoding,
-        reader=held,
-    )
+        reader=held, listed=listed,
+    )  # fmt: skip
 
 
 def _placed(plan: ServingPlan, cluster: Cluster) -> ServingPlan:
@@ -174,7 +176,7 @@ def _placed(plan: ServingPlan, cluster: Cluster) -> ServingPlan:
     return adapted(plan, cluster.accelerator)
 
 
-def _read(
+def read_pass(
     model: Model, cluster: Cluster, plan: ServingPlan, prompts: Numeric, calibration: Calibration
 ) -> tuple[Pass, Array]:
     """`prompt_pass` where prompts are read: by workers of their own, or by the engine."""
@@ -188,7 +190,7 @@ def _one(
     """The passes over one prompt: by itself, where prompts have passes of their own, else beside
     `sequences` sequences that are decoded in these, too."""
     if plan.batching != "mixed":
-        alone, passes = _read(model, cluster, plan, np.ones(plan.shape), calibration)
+        alone, passes = read_pass(model, cluster, plan, np.ones(plan.shape), calibration)
         return replace(_device(alone), passes=passes)
     fresh = np.broadcast_to(plan.new_tokens, plan.shape)
     found, count = mixed_pass(model, cluster, plan, fresh, sequences, calibration)
@@ -212,17 +214,21 @@ def _streamed(model: Model, plan: ServingPlan, work: Work, prompts: Pass, decodi
     return some_alone(prompts, riding, model, plan, work.prompts.passes, alone)
 
 
-def _handed_over(
-    model: Model,
-    cluster: Cluster,
-    plan: ServingPlan,
+def handed_over(
+    of: tuple[Model, Cluster, ServingPlan],
     work: Work,
     calibration: Calibration,
     own: EngineParameters,
     listed: int,
+    slower: Numeric = 1.0,
 ) -> tuple[Work, Pass]:
     """The work where caches travel from workers that read prompts: what waits for prompts or
-    travels does not decode."""
+    travels does not decode.
+
+    work     whose `sequences` are all that run
+    slower   time of kernels of passes that decode over that by themselves
+    """
+    model, cluster, plan = of
     running, sequences = work.running, work.sequences
     each = prompt_time(work, own) / work.together
     work = replace(work, transfer=transfer_time(model, plan, cluster, each))
@@ -231,7 +237,9 @@ def _handed_over(
         share = (one.e2e - one.ttft) * one.requests_per_s / running
         share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
         decoding = decode_pass(model, cluster, plan, sequences * share, calibration, listed)
-        work = replace(work, decoding=_device(decoding), sequences=sequences * share)
+        device = _device(decoding)
+        device = replace(device, compute=device.compute * slower)
+        work = replace(work, decoding=device, sequences=sequences * share)
     return work, decoding
 
 
@@ -347,7 +355,7 @@ def done_together(
     alone = not model.is_moe or not np.any(np.asarray(plan.dp) > 1)
     if plan.replica_passes != "waiting" or alone:
         return np.zeros(plan.shape)
-    found, _ = _read(model, cluster, plan, np.ones(plan.shape), calibration)
+    found, _ = read_pass(model, cluster, plan, np.ones(plan.shape), calibration)
     ours = found.terms["experts"] + found.terms["ep_communication"]
     return np.asarray(ours / np.maximum(found.compute + found.communication, 1e-12))
 

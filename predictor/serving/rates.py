@@ -22,12 +22,12 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
+from predictor.serving.apart_rates import ReadApart, read_under
 from predictor.serving.clients import VARIATION
 from predictor.serving.pass_times import Arriving
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.serving.prompts import idle_share
-from predictor.serving.reading import read_table
 from predictor.timing import Calibration
 
 CONCURRENCIES = 40
@@ -73,13 +73,16 @@ class Rates:
         self._given, self._plan, self._slowed = (model, cluster, calibration), plan, slowed
         full = self._together(np.inf, EXACT_STEPS)
         self._full = replace(full, arriving=Arriving(full.work, np.zeros(()), 1.0))
-        self.most = float(slowed(self._full).requests_per_s)
+        held = slowed(self._full)
+        self.most = float(held.requests_per_s)
         """Requests per second beyond which the queue grows without end."""
-        self._table, self._before = None, None
+        self._apart: ReadApart | None = None
         if float(plan.prefill_workers) > 0:
-            self._table = read_table(model, cluster, plan, calibration, variation)
-            self._before = self._table.queue()
-            self.most = min(self.most, float(plan.prefill_workers) * self._before.most)
+            limits = held is not self._full
+            self._apart = read_under(
+                self._given, plan, variation, self._lives[1:] if limits else None
+            )
+            self.most = min(self.most, float(plan.prefill_workers) * self._apart.held.most)
 
     def at(self, rate: float) -> AtRate:
         """The plan at a rate [1/s]."""
@@ -88,7 +91,8 @@ class Rates:
         running = float(np.interp(rate, *self._ends))
         one = self._together(running, EXACT_STEPS)
         held = self._held(one)
-        one = replace(self._waiting(one, held, rate), arriving=self._arriving(held, rate))
+        arriving = self._arriving(one, held, rate)
+        one = replace(self._waiting(one, held, rate), arriving=arriving)
         return AtRate(one, self.most, False)
 
     def _together(self, clients: Numeric, steps: int) -> InferencePrediction:
@@ -98,41 +102,48 @@ class Rates:
         return predict_inference(model, cluster, own, calibration, steps)
 
     @cached_property
+    def _lives(self) -> tuple[Array, InferencePrediction, InferencePrediction]:
+        """Numbers of requests of a replica, what is predicted of so many, and the same in the time
+        that limits leave them."""
+        top = float(self._full.work.running * self._plan.dp)
+        nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
+        found = self._together(nodes * self._plan.dp, EXACT_STEPS // len(nodes))
+        return nodes, found, self._held(found)
+
+    @cached_property
     def _ends(self) -> tuple[Array, Array]:
         """Requests that end per second, and how many run meanwhile."""
-        replicas = self._plan.dp
-        top = float(self._full.work.running * replicas)
-        nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
-        found = self._together(nodes * replicas, EXACT_STEPS // len(nodes))
+        nodes, found, held = self._lives
         # As many as are met, of those that run with the one that meets them.
-        met = 1.0 if self._before is not None else (nodes - 1.0) / nodes
+        met = 1.0 if self._apart is not None else (nodes - 1.0) / nodes
         ending = found.requests_per_s * met
         # By Little's law as many fewer as their lives are longer.
-        ending = ending * (found.latencies.e2e / self._held(found).latencies.e2e)
+        ending = ending * (found.latencies.e2e / held.latencies.e2e)
         last = max(self.most, float(ending[-1]))
         ends = np.append(np.maximum.accumulate(ending)[:-1], last)
-        return ends, nodes * float(replicas)
+        return ends, nodes * float(self._plan.dp)
 
     def _held(self, found: InferencePrediction) -> InferencePrediction:
-        """As many as run all the time, in the time that limits leave them."""
-        return self._slowed(replace(found, arriving=Arriving(found.work, np.zeros(()))))
+        """As many as run all the time, in the time that limits leave them. Where prompts are read
+        apart that of reading is part of it."""
+        every = 0.0 if float(self._plan.prefill_workers) <= 0 else 1.0
+        return self._slowed(replace(found, arriving=Arriving(found.work, np.zeros(()), every)))
 
-    def _arriving(self, held: InferencePrediction, rate: float) -> Arriving:
+    def _arriving(
+        self, one: InferencePrediction, held: InferencePrediction, rate: float
+    ) -> Arriving:
         """What passes have on average at a rate, of as many as a request meets.
 
         held   of a request, in the time that limits leave it
         """
-        if self._before is not None:
-            return Arriving(held.work, np.zeros(()))
-        each, told = rate / float(self._plan.dp), held.latencies
-        alone = float(idle_share(held.work, held.parameters, each))
-        lasts = 1.0 - alone * (1.0 + each * float(told.prompt))
-        running = float(held.work.running)
-        mean = each * float(told.e2e - told.ttft) / max(lasts, 1e-9)
-        mean = float(np.clip(mean, min(1.0, running), running))
-        passes = self._together(mean * float(self._plan.dp), EXACT_STEPS)
-        own = self._held(passes)
-        return Arriving(passes.work, idle_share(own.work, own.parameters, each))
+        if self._apart is not None:
+            return self._apart.arriving(one, held, np.asarray(rate))
+        return arriving_at(
+            held,
+            np.asarray(rate / float(self._plan.dp)),
+            lambda running: self._together(running * self._plan.dp, EXACT_STEPS),
+            self._held,
+        )
 
     def _waiting(
         self, one: InferencePrediction, held: InferencePrediction, rate: float
@@ -142,17 +153,39 @@ class Rates:
         held   the same in the time that limits leave it
         """
         latency = one.latencies
-        if self._before is not None and self._table is not None:
+        if self._apart is not None:
             # Workers take up nothing else: their own queue stands in place of that at a
             # concurrency.
-            met = self._before.at(rate, float(self._plan.prefill_workers))
+            met = self._apart.free.at(rate, float(self._plan.prefill_workers))
             wait = float(met.wait - latency.queue)
-            read = float(met.wait + met.read + self._table.request - latency.ttft)
+            read = float(met.wait + met.read + self._apart.table.request - latency.ttft)
             return _at_rate(one, rate, wait, read - wait)
         prompt = float(held.latencies.prompt)
         used = min(rate / float(self._plan.dp) * prompt, 0.999)
         wait = 0.5 * used / (1.0 - used) * float(latency.turn)
         return _at_rate(one, rate, wait, 0.0)
+
+
+def arriving_at(
+    held: InferencePrediction,
+    rate: Array,
+    running: Callable[[Array], InferencePrediction],
+    slowed: Slowed,
+) -> Arriving:
+    """What passes have on average on engines at a rate of each replica [1/s].
+
+    held     of a request that meets as many as there are, in the time that limits leave it
+    running  predicts as many of a replica as run all the time
+    slowed   those in the time that limits leave them
+    """
+    told = held.latencies
+    alone = idle_share(held.work, held.parameters, rate)
+    lasts = 1.0 - alone * (1.0 + rate * told.prompt)
+    most = np.asarray(held.work.running, float)
+    mean = rate * (told.e2e - told.ttft) / np.maximum(lasts, 1e-9)
+    passes = running(np.clip(mean, np.minimum(1.0, most), most))
+    own = slowed(passes)
+    return Arriving(passes.work, idle_share(own.work, own.parameters, rate))
 
 
 def predict_rate(

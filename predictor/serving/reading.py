@@ -94,6 +94,14 @@ class ReadTable:
         """Queue before one worker of prompts that come at random."""
         return queue(self._means(), self.sending / float(self.plan.prefill_dp))
 
+    def together(self, rate: Array, busy: Array) -> Array:
+        """Prompts of a pass on average, of a worker that reads so many a second [1/s] for such a
+        share of the time."""
+        many = np.arange(1.0, self.most + 1.0)
+        each = np.minimum.accumulate(self._means() / many)
+        own = np.asarray(busy) / np.maximum(rate, 1e-300)
+        return np.asarray(np.interp(-own, -each, many))
+
     def _means(self) -> Array:
         """Mean time of passes over 1, 2, ... prompts, whose lengths even out in a pass of b by the
         root of b [s]."""
@@ -113,8 +121,13 @@ def read_table(
     plan: ServingPlan,
     calibration: Calibration,
     variation: float = VARIATION,
+    slower: tuple[Array, Array] | None = None,
 ) -> ReadTable:
-    """Times of the passes of one plan's workers, over prompts within `variation` of its mean."""
+    """Times of the passes of one plan's workers, over prompts within `variation` of its mean.
+
+    slower   numbers of prompts in a pass, rising, and how many times as long its kernels take
+             under limits of power; None: there are none
+    """
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
     machines, reads = readers(plan, cluster)
@@ -134,7 +147,8 @@ def read_table(
     reader = replace(worker(reads), input_len=each, batch=one * replicas, expert_load=load,
                      tiles=plan.tiles * each / mean)  # fmt: skip
     found, passes = prompt_pass(model, machines, reader, one, calibration)
-    device = DeviceTime(found.compute, found.communication, found.kernels, passes)
+    longer = 1.0 if slower is None else np.interp(many, *slower)
+    device = DeviceTime(found.compute * longer, found.communication, found.kernels, passes)
     work = replace(pass_work(found, one, reader), prompts=device)
     return ReadTable(
         sizes=sizes.tolist(),

@@ -24,14 +24,14 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, TrainingPlan
-from predictor.power import Conditions, Powered
+from predictor.power import Conditions
 from predictor.records import dataclass
 from predictor.search import Limits, search_train
 from predictor.serving import (
     InferencePrediction,
     complete_serving,
     predict_inference,
-    serving_power,
+    serving_watts,
 )
 from predictor.timing import Calibration, RunParameters
 from predictor.training import TrainingPrediction, complete_training, predict, step_power
@@ -363,7 +363,7 @@ def _machine_columns(cluster: Cluster, count: int) -> Columns:
 
 
 def energy_columns(
-    found: P, of: Callable[[P, Conditions], Powered], each: str, seconds: Array
+    found: P, watts: Callable[[P, Conditions], Array], each: str, seconds: Array
 ) -> dict[str, Array]:
     """Watts that an accelerator draws at work, and energy of all of them for a sample or a token;
     nothing where that is not known.
@@ -371,7 +371,7 @@ def energy_columns(
     seconds   that one of them takes
     """
     try:
-        power = of(found, Conditions()).mean
+        power = watts(found, Conditions())
     except InputError:
         return {}
     joules = power * np.asarray(found.plan.gpus) * seconds
@@ -416,7 +416,12 @@ def train_columns(
         "fits": found.memory.peak <= np.asarray(cluster.accelerator.memory),
         "gpus": plan.gpus,
     }
-    columns |= energy_columns(found, step_power, "sample", found.step_time / plan.global_batch)
+    columns |= energy_columns(
+        found,
+        lambda one, given: step_power(one, given).mean,
+        "sample",
+        found.step_time / plan.global_batch,
+    )
     columns |= {name: getattr(plan, name) for name in PLAN_COLUMNS}
     columns |= {name: getattr(plan, name) for name in ("precision", "recompute", "sharding")}
     columns |= {f"{term}_s": value for term, value in found.breakdown.items()}
@@ -443,7 +448,7 @@ def serve_columns(
         "fits": found.memory.fits > 0,
         "gpus": plan.gpus,
     }
-    columns |= energy_columns(found, serving_power, "token", 1.0 / found.output_tokens_per_s)
+    columns |= energy_columns(found, serving_watts, "token", 1.0 / found.output_tokens_per_s)
     names = ("tp", "pp", "dp", "ep", "batch", "input_len", "output_len", "weights", "kv")
     columns |= {name: getattr(plan, name) for name in names}
     columns |= {f"{term}_s": value for term, value in found.breakdown.items()}

@@ -53,6 +53,9 @@ THRIFT = ("power_limits", "price_per_kwh")
 MOST = 60
 """Engines of the fewest accelerators for the load that are powered."""
 
+APART = 4
+"""The same of those whose prompts are read apart, each of which is powered by itself."""
+
 OPTIONS = (
     "rate", "load", "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom",
     "spare", "price", "objective", "simulate", *THRIFT,
@@ -106,13 +109,13 @@ def search_infer(
     spared, served = _counts(headroom, spare, simulate)
     wanted, promise = load_of(load_), Promise(ttft, tpot, ttft_share, tpot_share)
     found = search_engines(
-        own_model, systems, _own_prompts(given) if goal in SAVING else given, promise, known,
+        own_model, systems, given, promise, known,
         load=wanted.peak * (1.0 + headroom), within=_within(target, own_model, known),
         readers=readers, prices=table if goal == "cost" else None)  # fmt: skip
     fleet_of = partial(_powered_fleet, wanted, headroom, spared, table, thrift.tariff.price)
     engines = found.engines
     if goal in SAVING:
-        engines = sorted(engines, key=lambda one: _rank("gpus")(fleet_of(one)))[:MOST]
+        engines = _few(engines, lambda one: _rank("gpus")(fleet_of(one)))
         engines = powered_engines(own_model, engines, promise, known, (None, *thrift.limits))
     fleets, trials = offered(
         [fleet_of(engine) for engine in engines],
@@ -224,18 +227,11 @@ def _goal(objective: str | None, table: dict[str, float] | None, thrift: Thrift)
     return goal
 
 
-def _own_prompts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stated, with prompts read by the engines that decode.
-
-    Raises InputError where they are to be read apart.
-    """
-    wanted = given.get("prefill_workers")
-    if wanted is not None and wanted != (0,) and not (isinstance(wanted, tuple) and 0 in wanted):
-        raise InputError(
-            "power of prompts read on accelerators of their own is not predicted: leave "
-            "--prefill-workers at 0, or search by gpus or cost"
-        )
-    return {**given, "prefill_workers": (0,)}
+def _few(engines: Sequence[EngineOffer], rank: Callable[[EngineOffer], Any]) -> list[EngineOffer]:
+    """Those that are powered: of either kind the first."""
+    order = sorted(engines, key=rank)
+    own, others = ([one for one in order if one.apart == kind] for kind in (False, True))
+    return sorted([*own[:MOST], *others[:APART]], key=rank)
 
 
 def _rank(goal: str) -> Callable[[Fleet], tuple[float, ...]]:

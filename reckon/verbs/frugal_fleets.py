@@ -3,7 +3,7 @@ within the promise.
 
 A lower limit slows passes over prompts and passes that decode, each as far as processors bound it:
 an engine carries less within the promise, and a fleet may need more of them. Engines whose prompts
-are read apart are left out: what they draw is not predicted.
+are read apart are powered one by one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Array, kind, stack
-from predictor.catalog import power_constants, power_laws
+from predictor.catalog import power_laws
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.power import KWH, Conditions
+from predictor.power import KWH, Conditions, Tariff
 from predictor.records import dataclass
 from predictor.search import EngineOffer
-from predictor.serving import Promise, capacity, slower_engines
+from predictor.serving import (
+    Capacity,
+    LoadPower,
+    Promise,
+    apart_capacity,
+    capacity,
+    slower_engines,
+)
 from predictor.timing import Calibration
 from reckon.verbs.loads import Load
+from reckon.verbs.powering import Machines
 
 SAME = 1e-6
 """Energies that differ by less than this share are one."""
@@ -43,9 +51,9 @@ def powered_engines(
     the accelerators takes.
     """
     groups: dict[Any, list[EngineOffer]] = {}
-    for engine in engines:
-        if not engine.apart:
-            groups.setdefault((id(engine.cluster), kind(engine.plan)), []).append(engine)
+    for number, engine in enumerate(engines):
+        alike = (number,) if engine.apart else (id(engine.cluster), kind(engine.plan))
+        groups.setdefault(alike, []).append(engine)
     found: list[EngineOffer] = []
     refused: dict[float, InputError] = {}
     held: set[float] = set()
@@ -53,7 +61,10 @@ def powered_engines(
         plans = stack([engine.plan for engine in own])
         for limit in limits:
             try:
-                found += _under(model, own, plans, promise, calibration, limit)
+                if own[0].apart:
+                    found += _apart_under(model, own[0], promise, calibration, limit)
+                else:
+                    found += _under(model, own, plans, promise, calibration, limit)
             except InputError as error:
                 if limit is None:
                     raise
@@ -82,37 +93,58 @@ def _under(
     if drawn is None:
         return []
     return [
-        replace(
-            engine,
-            rate=float(told.rate[row, best[row]]),
-            ttft=float(told.ttft[row, best[row]]),
-            tpot=float(told.tpot[row, best[row]]),
-            running=float(told.running[row, best[row]]),
-            used=float(told.used[row, best[row]]),
-            curve=(told.rate[row], told.ttft[row], told.tpot[row]),
-            limit=limit,
-            drawn=replace(
-                drawn,
-                power=drawn.power[row],
-                prompts=drawn.prompts[row],
-                passes=drawn.passes[row],
-            ),
-        )
+        _offer(engine, told, row, int(best[row]), limit, drawn)
         for row, engine in enumerate(engines)
         if kept[row]
     ]
 
 
-def watts_at(engine: EngineOffer, rates: Array) -> Array | None:
-    """Mean power of an accelerator of an engine at rates of requests [W]; None where unknown.
+def _apart_under(
+    model: Model,
+    engine: EngineOffer,
+    promise: Promise,
+    calibration: Calibration,
+    limit: float | None,
+) -> list[EngineOffer]:
+    """An engine whose prompts are read apart under a limit, if it keeps the promise."""
+    conditions = Conditions(limit=limit)
+    told = apart_capacity(model, engine.cluster, engine.plan, calibration, promise, conditions)
+    if told.drawn is None:
+        return []
+    if limit is None:  # what it carries is known
+        return [replace(engine, drawn=told.drawn.take(0))]
+    if not told.kept(promise).any():
+        return []
+    return [_offer(engine, told, 0, int(told.best(promise)[0]), limit, told.drawn)]
 
-    Below the load at which one request runs at a time it waits awake for the rest.
-    """
+
+def _offer(
+    engine: EngineOffer,
+    told: Capacity,
+    row: int,
+    best: int,
+    limit: float | None,
+    drawn: LoadPower,
+) -> EngineOffer:
+    """The engine of a row of capacities, at its best load under a limit."""
+    return replace(
+        engine,
+        rate=float(told.rate[row, best]),
+        ttft=float(told.ttft[row, best]),
+        tpot=float(told.tpot[row, best]),
+        running=float(told.running[row, best]),
+        used=float(told.used[row, best]),
+        curve=(told.rate[row], told.ttft[row], told.tpot[row]),
+        limit=limit,
+        drawn=drawn.take(row),
+    )
+
+
+def watts_at(engine: EngineOffer, rates: Array) -> Array | None:
+    """Mean power of an accelerator of an engine at rates of requests [W]; None where unknown."""
     if engine.drawn is None:
         return None
-    awake = float(np.max(np.asarray(power_constants(engine.cluster.accelerator).awake)))
-    known = np.append(0.0, engine.curve[0]), np.append(awake, engine.drawn.power)
-    return np.interp(rates, *known)
+    return np.interp(rates, engine.drawn.rate, engine.drawn.power)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +172,24 @@ def spent(engine: EngineOffer, count: int, load: Load, price: float | None) -> S
     whole = watts * count * engine.gpus
     hourly = None
     if price is not None:
-        hourly = float(np.mean(whole)) * 3600.0 / KWH * power_laws()["pue"] * price
+        hourly = float(np.mean(_site(engine, count, watts))) * 3600.0 / KWH * price
     peak = float(watts[int(np.argmax(load.rates))])
     return Spent(peak, float(np.sum(whole) / np.sum(load.rates)), hourly)
+
+
+def _site(engine: EngineOffer, count: int, watts: Array) -> Array:
+    """Power at the meter of all nodes of so many engines whose accelerators draw so much each on
+    average [W]."""
+    conditions = Conditions(limit=engine.limit, tariff=Tariff(pue=power_laws()["pue"]))
+    cluster, apart = engine.cluster, 0
+    if cluster.prefill is not None:
+        decoding = float(engine.plan.tp * engine.plan.pp * engine.plan.dp)
+        apart = round(engine.gpus - decoding) * count
+    found: Array = np.zeros(np.shape(watts))
+    for machines, gpus in ((cluster, round(engine.gpus) * count - apart), (cluster.readers, apart)):
+        if gpus:
+            found = found + Machines(machines, gpus, watts, conditions).site
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +211,8 @@ def energy_front(engines: Sequence[EngineOffer], output_len: float) -> list[Poin
         if engine.drawn is None:
             continue
         rate, _, tpot = engine.curve
-        joules = engine.drawn.power * engine.gpus / np.maximum(rate * output_len, 1e-300)
+        watts = np.interp(rate, engine.drawn.rate, engine.drawn.power)
+        joules = watts * engine.gpus / np.maximum(rate * output_len, 1e-300)
         for at in np.flatnonzero(np.isfinite(tpot) & (rate > 0)):
             points.append(Point(float(tpot[at]), float(joules[at]), engine, float(rate[at])))
     points.sort(key=lambda one: (one.tpot, one.energy))
@@ -180,7 +228,7 @@ def as_limited(engine: EngineOffer, rate: float, calibration: Calibration) -> Ca
     it requests are served one by one."""
     if engine.limit is None or engine.drawn is None:
         return calibration
-    loads = engine.curve[0]
+    loads = engine.drawn.rate
     prompts = float(np.interp(rate, loads, engine.drawn.prompts))
     passes = float(np.interp(rate, loads, engine.drawn.passes))
     return slower_engines(calibration, prompts, passes)

@@ -86,14 +86,14 @@ class InferenceSearch:
         """Why prompts are read apart by the best fleet, or why not, in a sentence."""
         best, other = self.fleets[0], self.contrast
         kinds = ("where engines read their own prompts", "with prompts read apart")
-        if self.objective in SAVING:
-            return "fleets by energy read their own prompts: power apart is not predicted"
         if other is None:
             why = self.found.unsearched if not best.engine.apart else None
             if why is not None:
                 return f"prompts read apart were not searched: {why}"
             return f"no plan {kinds[not best.engine.apart]} keeps the promise"
         cost = "" if other.other.cost is None else f", {other.other.cost:,.2f} per hour"
+        if self.objective in SAVING and other.other.spent is not None:
+            cost += f", {other.other.spent.energy:.4g} J per request"
         told = f"{engine_brief(other.other.engine.plan)}, takes {other.other.gpus} GPUs{cost}"
         delay = f"{1e3 * other.delay:.3g} ms to each token, {other.share:.0%} of its time"
         if best.engine.apart:
@@ -143,9 +143,10 @@ class InferenceSearch:
     def saving(self) -> list[Point]:
         """Pareto front of time per token and energy per token of the best engines under their own
         and the named limits of power, fastest first; empty where power is not known."""
-        engines = [fleet.engine for fleet in self.fleets if not fleet.engine.apart]
+        engines = [fleet.engine for fleet in self.fleets]
         if self.objective not in SAVING:
-            engines = engines[:SHOWN]
+            # Those whose prompts are read apart would be powered one by one.
+            engines = [engine for engine in engines if not engine.apart][:SHOWN]
             try:
                 engines = powered_engines(
                     self.model, engines, self.promise, self.calibration,

@@ -9,11 +9,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from predictor.arrays import Array, Numeric
 from predictor.catalog import node_constants, power_constants, power_laws, power_setting
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.power import KWH, Conditions, NodePower, Powered, node_power
 from predictor.records import dataclass
+from predictor.serving import PoweredApart
 from predictor.units import Z80
 
 B = TypeVar("B")
@@ -34,6 +36,39 @@ def interval(value: float, sigma: float) -> dict[str, float]:
     """
     reach = float(np.exp(Z80 * sigma))
     return {"value": value, "low": value / reach, "high": value * reach}
+
+
+@dataclass(frozen=True, eq=False)
+class Machines:
+    """Nodes of one system whose accelerators, so many, draw so much each on average [W]; of several
+    times as an array."""
+
+    cluster: Cluster
+    gpus: int
+    mean: Numeric
+    conditions: Conditions
+
+    @cached_property
+    def node(self) -> NodePower:
+        """Of a node [W]."""
+        constants, cooled = power_setting(self.cluster, self.conditions)
+        places = self.cluster.accelerators_per_node
+        return node_power(
+            accelerators=self.mean,
+            count=min(places, self.gpus),
+            rated=constants.limit,
+            constants=node_constants(self.cluster),
+            cooling=cooled.cooling,
+            places=places,
+        )
+
+    @property
+    def site(self) -> Array:
+        """Of the nodes and their network at the site's meter [W]."""
+        node = self.node
+        nodes = max(self.gpus / self.cluster.accelerators_per_node, 1.0)
+        fabric = node.fabric if nodes > 1 else 0.0
+        return np.asarray((node.whole + fabric) * nodes * self.conditions.tariff.pue)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,25 +123,45 @@ class PowerResult:
 
     @cached_property
     def node(self) -> NodePower:
-        """Of a node of the cluster [W]."""
-        constants, cooled = power_setting(self.cluster, self.conditions)
-        places = self.cluster.accelerators_per_node
-        return node_power(
-            accelerators=self.mean,
-            count=min(places, self.gpus),
-            rated=constants.limit,
-            constants=node_constants(self.cluster),
-            cooling=cooled.cooling,
-            places=places,
-        )
+        """Of a node of the cluster [W]; of two systems, of that which decodes."""
+        return self._machines[0].node
+
+    @cached_property
+    def _machines(self) -> list[Machines]:
+        """Machines of each system, those that decode first where others read prompts."""
+        whole, conditions = self.under, self.conditions
+        reader = self.cluster.prefill
+        if reader is None or not isinstance(whole, PoweredApart):
+            return [Machines(self.cluster, self.gpus, self.mean, conditions)]
+        apart = round(self.at(whole.apart) * self.gpus)
+        decoders, readers = (self.at(one.mean) for one in (whole.decoders, whole.readers))
+        return [
+            Machines(self.cluster, self.gpus - apart, decoders, conditions),
+            Machines(reader, apart, readers, conditions),
+        ]
+
+    @property
+    def kinds(self) -> dict[str, PowerResult]:
+        """Of accelerators that read prompts ('prefill') and of those that decode ('decode'), each
+        kind by itself; empty where all do both."""
+        whole = self.under
+        if not isinstance(whole, PoweredApart):
+            return {}
+        apart = round(self.at(whole.apart) * self.gpus)
+        return {
+            "prefill": replace(self, under=whole.readers, gpus=apart, cluster=self.cluster.readers),
+            "decode": replace(
+                self,
+                under=whole.decoders,
+                gpus=self.gpus - apart,
+                cluster=replace(self.cluster, prefill=None),
+            ),
+        }
 
     @property
     def site(self) -> float:
         """Power of the accelerators' nodes and network at the site's meter [W]."""
-        node = self.node
-        nodes = max(self.gpus / self.cluster.accelerators_per_node, 1.0)
-        fabric = float(node.fabric) if nodes > 1 else 0.0
-        return (float(node.whole) + fabric) * nodes * self.conditions.tariff.pue
+        return sum(float(one.site) for one in self._machines)
 
     def costs(self, seconds: float) -> dict[str, float]:
         """Energy of so many seconds at the meter, its price and CO2e where stated, and what making
@@ -155,7 +210,18 @@ class PowerResult:
             "site_power_w": self._interval(self.site),
             "constants": constants.status,
             **self.costs(self.seconds),
+            **self._by_kind(),
         }
+
+    def _by_kind(self) -> dict[str, Any]:
+        """What accelerators that read prompts draw, and those that decode, each by themselves."""
+        names = ("power_w", "peak_100ms_w", "peak_1s_w", "phases", "temperature_c", "clock",
+                 "throttled")  # fmt: skip
+        found = {}
+        for kind, one in self.kinds.items():
+            told = one.to_dict()
+            found[kind] = {"gpus": one.gpus, **{name: told[name] for name in names}}
+        return {"kinds": found} if found else {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,8 +77,7 @@ class ServingResult:
 
     @property
     def power(self) -> PowerResult | None:
-        """What a second of serving draws; None where the accelerator's power is unknown, or prompts
-        are read on accelerators of their own."""
+        """What a second of serving draws; None where the accelerator's power is unknown."""
         under = None if self.powered is None else self.powered.found
         if under is None:
             return None

@@ -248,7 +248,7 @@ def _together(requests: list[ServingRequest], calibration: Calibration) -> list[
         if alone[position]
     }
     rest = [position for position, single in enumerate(alone) if not single]
-    # Power of prompts read on accelerators of their own is refused: apart from all others.
+    # Power of prompts that are read apart is told by itself.
     traits = {p: (_has_readers(requests[p]), requests[p].guessed) for p in rest}
     kinds = [[p for p in rest if traits[p] == kind] for kind in product((False, True), repeat=2)]
     grouped = [

@@ -52,6 +52,7 @@ def show_power(
             f"{told['peak_100ms_w']['value']:.0f} W over 0.1 s",
         ],
         *(["" if at else "W by phase", line] for at, line in enumerate(wrap(phases, BESIDE))),
+        *(["" if at else "by kind", line] for at, line in enumerate(_kinds(power))),
         ["energy", f"{each}; GPUs at {warm} C{held}"],
         [
             "machines",
@@ -69,6 +70,15 @@ def show_power(
         rows.append(["clocks of stages", _paced(paced)])
     print()
     print(grid(["", ""], rows, left=2))
+
+
+def _kinds(power: PowerResult) -> list[str]:
+    """A line of each kind of accelerators, where some read prompts and nothing else."""
+    does = {"prefill": "read prompts", "decode": "decode"}
+    return [
+        f"{one.gpus} {does[kind]}: {one.mean:.0f} W, {1.0 - one.phases['idle'][1]:.0%} of the time"
+        for kind, one in power.kinds.items()
+    ]
 
 
 def _paced(found: Paced) -> str:

@@ -15,6 +15,7 @@ from reckon.views.terminal import (
     bar,
     four,
     grid,
+    power_cells,
     seconds,
     short,
     show_assumed,
@@ -226,7 +227,8 @@ def show_serving_sweep(found: ServingSweep) -> None:
     """Print a sweep, one row per combination."""
     names = {"precision": "weights", "kv_precision": "kv", "concurrency": "batch"}
     rows = []
-    for result, stated in zip(found.predictions, found.stated, strict=True):
+    more, drawn = power_cells(found.predictions)
+    for result, stated, watts in zip(found.predictions, found.stated, drawn, strict=True):
         inputs = {**stated, **result.inputs()}
         rows.append(
             [
@@ -236,10 +238,11 @@ def show_serving_sweep(found: ServingSweep) -> None:
                 f"{four(result.tpot.low * 1e3)}..{four(result.tpot.high * 1e3)}",
                 four(result.e2e.value),
                 f"{result.output_tokens_per_s.value / result.gpus:,.0f}",
+                *watts,
                 f"{result.memory['total_gb'] * GB / GIB:.1f}" + (" " if result.fits else "!"),
             ]
         )
-    columns = ["TTFT ms", "TPOT ms", "interval", "request s", "tokens/s/GPU", "GiB"]
+    columns = ["TTFT ms", "TPOT ms", "interval", "request s", "tokens/s/GPU", *more, "GiB"]
     print(grid([*found.varying, *columns], rows, left=len(found.varying)))
     if any(not result.fits for result in found.predictions):
         print("! does not fit")

@@ -377,11 +377,24 @@ def short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def power_cells(predictions: Sequence[Any]) -> tuple[list[str], list[list[str]]]:
+    """Columns of what predictions draw, and their cells; none where nothing is stated of power."""
+    if not any(one.request.conditions.stated for one in predictions):
+        return [], [[] for _ in predictions]
+    cells = []
+    for one in predictions:
+        drawn = one.power
+        told = drawn and (f"{drawn.mean:.0f}", four(drawn.energy / drawn.counts["token"]))
+        cells.append(list(told or ("", "")))
+    return ["W", "J/token"], cells
+
+
 def show_sweep(found: Sweep[Prediction]) -> None:
     """Print a sweep, one row per combination."""
     names = found.varying
     rows = []
-    for result, stated in zip(found.predictions, found.stated, strict=True):
+    more, drawn = power_cells(found.predictions)
+    for result, stated, watts in zip(found.predictions, found.stated, drawn, strict=True):
         inputs = {**stated, **result.inputs()}
         rows.append(
             [
@@ -390,10 +403,11 @@ def show_sweep(found: Sweep[Prediction]) -> None:
                 f"{four(result.step_time.low)}..{four(result.step_time.high)}",
                 f"{result.tokens_per_s / result.gpus:,.0f}",
                 f"{result.mfu()['megatron']:.1%}",
+                *watts,
                 f"{result.peak_memory / GIB:.1f}" + (" " if result.fits else "!"),
             ]
         )
-    columns = [*names, "step s", "interval", "tokens/s/GPU", "MFU", "peak GiB"]
+    columns = [*names, "step s", "interval", "tokens/s/GPU", "MFU", *more, "peak GiB"]
     print(grid(columns, rows, left=len(names)))
     if any(not result.fits for result in found.predictions):
         print("! does not fit")

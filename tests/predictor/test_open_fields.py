@@ -133,7 +133,7 @@ FUNCTIONS: dict[str, str] = {
     "plans": "timeline.vpp precedence.vpp pipeline_time.vpp",
     "power": "operating.clock settle.clock",
     "search": "ratio.weight template.pp",
-    "serving": "arrivals.burstiness sessions.turns counts.replicas",
+    "serving": "arrivals.burstiness sessions.turns counts.replicas handed_over.slower",
     "timing": "latency.pace traffic.pace _traffic.copies collective_time.copies",
     "training": "plan.micro_batch goodput.q holding.room remembered.room",
     "variation": "interrupted.group replay.least draw.share packed.cp line_time.vpp",

@@ -11,8 +11,9 @@ from predictor.arrays import mapped, take
 from predictor.plans import ServingPlan
 from predictor.power import Conditions, Powered
 from predictor.serving import predict_inference, serving_activity, serving_power
-from predictor.serving.activities import EXCHANGE, decode_work, prompt_work
+from predictor.serving.activities import EXCHANGE
 from predictor.serving.joint import repeated
+from predictor.serving.pass_works import decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 from tests.predictor.serving.test_serving_power import CALIBRATION, served
 

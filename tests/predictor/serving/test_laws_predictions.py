@@ -15,7 +15,12 @@ from predictor import catalog
 from predictor.catalog import load
 from predictor.plans.serving import ServingPlan
 from predictor.power import Conditions
-from predictor.serving.activities import (
+from predictor.serving.activities import serving_activity
+from predictor.serving.capacities import Capacity, Promise
+from predictor.serving.latency import latencies
+from predictor.serving.parts import COMMUNICATION, COMPUTE, TERMS, Pass
+from predictor.serving.pass_times import Arriving, decode_time, prompt_time
+from predictor.serving.pass_works import (
     PassWork,
     _bound,
     _sent,
@@ -23,12 +28,7 @@ from predictor.serving.activities import (
     _widened,
     decode_work,
     prompt_work,
-    serving_activity,
 )
-from predictor.serving.capacities import Capacity, Promise
-from predictor.serving.latency import latencies
-from predictor.serving.parts import COMMUNICATION, COMPUTE, TERMS, Pass
-from predictor.serving.pass_times import Arriving, decode_time, prompt_time
 from predictor.serving.power import limited, serving_power
 from predictor.serving.prediction import (
     InferencePrediction,

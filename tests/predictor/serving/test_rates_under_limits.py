@@ -18,7 +18,7 @@ from predictor.serving.activities import BURST
 from predictor.serving.pass_times import decode_time
 from predictor.serving.prompts import idle_share
 from reckon.verbs.served import ServingResult
-from tests.predictor.serving.timeline import Board, Played, played
+from tests.predictor.serving.timeline import Board, Played, followed_up, played
 
 SHORT = {"input_len": 512, "output_len": 128, "framework": "vllm"}
 LONG = {"input_len": 4000, "output_len": 50, "framework": "vllm"}
@@ -175,3 +175,42 @@ def test_requests_one_by_one_are_held_as_the_closed_form_is() -> None:
     before, after = (one.serving.of("vllm", free.plan.era).decode for one in (known, passes))
     assert after == pytest.approx(before * ratio)
     assert held_engines(free, free, known) is known
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_accelerators_of_a_pipeline_do_in_all_what_one_would(size: int) -> None:
+    """Arithmetic and weights of as many requests: each stage its part of all passes."""
+    fields = {**SHORT, "rate": 12.0}
+    one, many = (serve({**fields, "tp": 1, "pp": pp}, 12.0).powered for pp in (1, size))
+    assert one is not None
+    assert many is not None
+    alone, all_of = (serving_activity(found.batch) for found in (one, many))
+
+    def flop(told: Any) -> float:
+        return float(sum(np.max(np.asarray(part.flop)) for part in told.activity.values()))
+
+    assert size * flop(all_of) == pytest.approx(flop(alone), rel=0.08)
+    assert sum(float(np.max(share)) for share in all_of.share.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "clients", "limit"), [(LONG, 4, 220.0), (LONG, 16, 300.0), (SHORT, 16, 300.0)]
+)
+def test_each_pass_of_a_closed_loop_is_as_much_longer_as_its_own_work(
+    load: dict[str, Any], clients: int, limit: float
+) -> None:
+    """Requests one by one, each of whose passes is stretched by itself, lose as much by the limit
+    (a mean stretch for all passes was up to 6 % off)."""
+    lost = []
+    for given in (None, limit):
+        more = {} if given is None else {"power_limit": given}
+        found = _served(tuple({**load, "concurrency": clients, **more}.items()))
+        assert found.powered is not None
+        free, conditions = found.powered.batch, found.powered.conditions
+        under, usual = (serving_power(free, one) for one in (conditions, Conditions()))
+        work = replace(free.work, single=replace(free.work.single, passes=1.0))
+        own = replace(free, plan=found.request.plan, work=work)
+        each = followed_up(Board(own, conditions, under, usual), clients, 200)
+        lost.append((found.e2e.value, float(each.e2e.mean())))
+    closed, events = np.array(lost[1]) / np.array(lost[0])
+    assert closed == pytest.approx(events, rel=0.025)

@@ -7,8 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictor.catalog import ServingPlanSpec, accelerator, load, parse, power_constants
-from predictor.power import Conditions, demand
+from predictor.catalog import (
+    ServingPlanSpec,
+    accelerator,
+    load,
+    parse,
+    power_constants,
+    power_setting,
+)
+from predictor.power import Conditions, demand, lengthened
 from predictor.serving import (
     complete_serving,
     limited,
@@ -17,7 +24,8 @@ from predictor.serving import (
     serving_activity,
     serving_power,
 )
-from predictor.serving.activities import Passing, PassWork, decode_work, prompt_work
+from predictor.serving.activities import Passing, one_pass_each
+from predictor.serving.pass_works import PassWork, decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 
 CALIBRATION = load("default")
@@ -157,12 +165,16 @@ def test_a_rank_that_waits_draws_less_than_one_that_multiplies() -> None:
 def test_a_limit_slows_kernels_and_no_collective() -> None:
     """A pass of as much more time as its kernels took longer, whatever ranks exchange."""
     found = served("llama3-70b", "bf16", 8)
-    under = serving_power(found, Conditions(limit=350.0))
-    slowed = limited(found, under, Conditions(limit=350.0))
-    kernels = float(np.max(np.asarray(under.work["decode"].time)))
-    talk = float(np.max(np.asarray(under.work["decode.exchange"].time)))
-    usual = serving_power(found, Conditions())
-    ratio = float(np.max(under.longer["decode"] / usual.longer["decode"]))
+    given = Conditions(limit=350.0)
+    under = serving_power(found, given)
+    slowed = limited(found, under, given)
+    own = one_pass_each(found, ("step",))
+    kernels, talk = (float(np.max(own[name].time)) for name in ("step", "step.exchange"))
+    now, usual = (
+        lengthened({**under.work, **own}, *power_setting(found.cluster, one), one)["step"]
+        for one in (given, Conditions())
+    )
+    ratio = float(np.max(now / usual))
     of_kernels = float(
         np.max(np.asarray(slowed.work.decoding.compute) / np.asarray(found.work.decoding.compute))
     )

@@ -10,9 +10,9 @@ import numpy as np
 
 from predictor.catalog import power_setting
 from predictor.power import Activity, Conditions, Powered, demand, operating
-from predictor.serving.activities import PassWork, decode_work, mixed_work
 from predictor.serving.clients import arrivals, spread_lengths
 from predictor.serving.events import EngineRun, Part, Served
+from predictor.serving.pass_works import PassWork, decode_work, mixed_work
 from predictor.serving.prediction import InferencePrediction
 from predictor.serving.tables import Lookup, pass_table
 
@@ -156,3 +156,18 @@ def played(board: Board, rate: float, count: int, warm: int = 300) -> Played:
     joules = np.cumsum(lasts * (power - idle))
     whole = np.stack([joules - lasts * (power - idle), joules], axis=1).ravel()
     return Played(run.served(1).after(warm, 30), times, whole, idle)
+
+
+def followed_up(board: Board, clients: int, count: int) -> Served:
+    """Requests of so many clients, each of whom sends the next when the last is answered."""
+    found = board.found
+    plan = found.plan
+    given, made = (
+        spread_lengths(float(mean), count, 0.1, seed)
+        for seed, mean in ((1, plan.input_len), (2, plan.output_len))
+    )
+    table = pass_table(found.model, found.cluster, plan, found.calibration,
+                       (float(given.max()), float(made.max())))  # fmt: skip
+    run = Timeline(table, given.tolist(), made.tolist(), None, clients).under(board)
+    run.run()
+    return run.served(1)

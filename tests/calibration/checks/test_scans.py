@@ -56,7 +56,10 @@ def test_what_takes_longer_than_its_stand_in_is_known_less_well() -> None:
     take longer."""
     calibration = load("kernels-only")
     rows = np.array([2048.0, 4096.0, 8192.0])
-    plain = streaming("x", "elementwise", "copy", "forward", "layer", "bf16", rows, 4096.0, 4.0)
+    plain = streaming(
+        name="x", op="elementwise", variant="copy", phase="forward", module="layer", dtype="bf16",
+        rows=rows, columns=4096.0, bytes_per_element=4.0,
+    )  # fmt: skip
     longer = replace(plain, stretch=np.array([1.0, 1.5, 2.0]))
     more = {}
     for name in MACHINES:

@@ -314,11 +314,11 @@ def _on(
     if relative is None:
         return _busy(shapes, accelerator, calibration, sustained, library)
     one = _on(shapes, relative, calibration, sustained, library)
-    usual = np.maximum(least_time(shapes, relative), 1e-30)
+    usual = np.maximum(least_time(shapes, relative, relative), 1e-30)
     return replace(
         one,
         found=ideal(shapes, accelerator),
-        busy=one.busy * least_time(shapes, accelerator) / usual,
+        busy=one.busy * least_time(shapes, accelerator, relative) / usual,
         sigma=np.hypot(one.sigma, accelerator.doubt),
         pedigree="transferred",
     )

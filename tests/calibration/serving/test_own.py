@@ -68,7 +68,7 @@ def off(calibration: Calibration, points: list[InferencePoint]) -> float:
 def test_benchmarks_of_which_none_is_of_use_are_refused_in_one_line(tmp_path: Path) -> None:
     """Open loops alone, and rows of a machine that nobody knows."""
     made = inference_point({**row(4, "tpot_ms", 9.0), "request_rate": 4.0}, BASE.run)
-    assert isinstance(made, InferencePoint) and made.rate == 4.0
+    assert isinstance(made, InferencePoint)
     with pytest.raises(InputError, match="none of 1 benchmarks can be used: no closed loop"):
         adapt_engines(BASE, [made])
     path = tmp_path / "strange.csv"

@@ -29,6 +29,7 @@ from predictor.catalog.entries import (
     to_mapping,
 )
 from predictor.catalog.filling import (
+    DESCRIBED,
     STORED,
     Assumption,
     Default,
@@ -115,6 +116,7 @@ from predictor.catalog.technology import (
 __all__ = [
     "ARRAYS",
     "BESIDE",
+    "DESCRIBED",
     "EMPTY",
     "ENGINES",
     "FILE",

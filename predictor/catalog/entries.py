@@ -60,8 +60,8 @@ are missed by 0.08 (root mean square) at 0.2 to 1 (A100, H100, H200, GH200, B200
 at 3 to 6 (MI308X, H20, L4); 0.05 of the first is there between two of one kind (H100, H800)."""
 
 ALIKE = ("bandwidth", "l2", "l2_bandwidth", "sms", "clock")
-"""Traits of accelerators, beside their peaks, by which they are alike. How much memory there is makes
-no kernel quicker."""
+"""Traits of accelerators, beside their peaks, by which they are alike: not the size of the
+memory, which makes no kernel quicker."""
 
 
 def _as_alike(own: Accelerator) -> Accelerator:

@@ -119,6 +119,38 @@ def read_request(path: Path) -> dict[str, Any]:
     return stated
 
 
+def _parsed(text: str) -> Any:
+    """The content of a YAML document, of whose keys none is stated twice: of two that are, YAML
+    would take the last without a word."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        root = loader.get_single_node()
+        left, seen = [root], set()
+        while left:
+            node = left.pop()
+            if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+                continue
+            seen.add(id(node))
+            pairs = isinstance(node, yaml.MappingNode)
+            left += [one for pair in node.value for one in pair] if pairs else node.value
+            keys = [key for key, _ in node.value if key.tag != MERGE] if pairs else []
+            said: set[object] = set()
+            for key in keys:
+                if str(key.value) in said:
+                    told = f"key {key.value!r} is stated twice"
+                    raise yaml.MarkedYAMLError(problem=told, problem_mark=key.start_mark)
+                said.add(str(key.value))
+        return None if root is None else loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key `<<`, by which a mapping takes the keys of another."""
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file that holds one mapping. Nothing in it is executed.
 
@@ -141,7 +173,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         import yaml
 
         try:
-            content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            content = _parsed(text)
         except yaml.YAMLError as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             at = f" (line {line + 1})" if line is not None else ""

@@ -90,7 +90,7 @@ def test_doubt_grows_with_what_differs_and_is_none_of_its_own_far_away() -> None
         assert own.doubt == pytest.approx(FURTHER * np.sqrt(np.log(by)), abs=1e-9)
         doubts.append(own.doubt)
     assert doubts == sorted(set(doubts))
-    far = described("H100-SXM5-80GB", memory_bandwidth_gbs=0.5 * np.exp(-NEAR))
+    far = described("H100-SXM5-80GB", memory_bandwidth_gbs=0.2 * np.exp(-NEAR))
     assert catalog.accelerator(far).relative is None
     assert (
         catalog.accelerator({**described("H100-SXM5-80GB"), "architecture": "mine"}).relative

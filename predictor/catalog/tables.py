@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,21 @@ def find(kind: str, name: str) -> Row:
     table = rows(kind)
     names = [*table, *(alias for row in table.values() for alias in aliases_of(row))]
     raise unknown(kind[:-1], name, names, f"reckon show {kind}, or give a .yaml file")
+
+
+def keys_of(plan: object, other: str) -> dict[str, Any]:
+    """Keys of a request: a mapping's, or those of a file.
+
+    other   what else would have been a plan
+
+    Raises InputError, one line, for anything else.
+    """
+    if isinstance(plan, Mapping):
+        return dict(plan)
+    if isinstance(plan, str | Path):
+        return read_request(Path(plan))
+    kind = type(plan).__name__
+    raise InputError(f"plan: expected keys and values, a file or a {other}, got {kind}")
 
 
 def read_request(path: Path) -> dict[str, Any]:

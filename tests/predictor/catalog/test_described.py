@@ -42,7 +42,7 @@ def test_whose_efficiencies_a_described_accelerator_takes_is_told() -> None:
     "changes", [{"memory_bandwidth_gbs": 3.352}, {"bf16_tflops": 989e12}], ids=["TB/s", "FLOP/s"]
 )
 def test_numbers_in_another_unit_are_refused(changes: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="operations a byte .* check their units"):
+    with pytest.raises(InputError, match="check their units"):
         catalog.accelerator(own(**changes))
 
 

@@ -314,7 +314,7 @@ def _on(
     if relative is None:
         return _busy(shapes, accelerator, calibration, sustained, library)
     one = _on(shapes, relative, calibration, sustained, library)
-    usual = np.maximum(least_time(shapes, relative, relative), 1e-30)
+    usual = np.maximum(least_time(shapes, relative), 1e-30)
     return replace(
         one,
         found=ideal(shapes, accelerator),

@@ -109,16 +109,16 @@ WEIGHTED = ("gemm", "moe_gemm")
 """Operators that read weights."""
 
 
-def least_time(shapes: Shapes, accelerator: Accelerator, held: Accelerator) -> Array:
+def least_time(shapes: Shapes, accelerator: Accelerator, held: Accelerator | None = None) -> Array:
     """Roofline of any operator [s]: all levels for products where registers and shared memory are
     known, else arithmetic, cache and memory.
 
-    held   the accelerator that was measured: in its cache benchmarks found the weights that a pass
-           finds in memory (`shapes.weights_time`)
+    held   the accelerator that was measured, if another: in its cache benchmarks found the weights
+           that a pass finds in memory (`shapes.weights_time`)
     """
     if shapes.op == "gemm" and not np.any(np.isnan(accelerator.shared_bandwidth)):
         return hierarchy(shapes, accelerator).time
-    if shapes.op in WEIGHTED:
+    if held is not None and shapes.op in WEIGHTED:
         accelerator = replace(accelerator, l2=held.l2)
     passed = shapes.bytes / accelerator.l2_bandwidth  # all of it goes through the cache
     found = ideal(shapes, accelerator)

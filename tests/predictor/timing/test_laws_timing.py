@@ -161,8 +161,7 @@ def test_how_far_a_streaming_kernel_exceeds_the_cache(share: float) -> None:
         assert found.time[0] == pytest.approx(cached(share * L2))
         assert (found.memory[0], found.compute[0]) == (pytest.approx(share * L2 / RATE), 0)
         # A machine of which only this is known takes no less than the cache needs to pass it on.
-        least = max(found.time[0], share * L2 / L2_RATE)
-        assert least_time(own, DEVICE, DEVICE)[0] == pytest.approx(least)
+        assert least_time(own, DEVICE)[0] == pytest.approx(max(found.time[0], share * L2 / L2_RATE))
         row = found.features[0]
         assert row[:2] == pytest.approx([1 / (1 + share), 1 / (1 + 8 * share)])
         length = math.log(min(max(n, 128), 65536)) if op != "elementwise" else 0

@@ -107,11 +107,11 @@ def test_more_of_any_level_never_slows(field: str, more: float, m: int, n: int) 
 def test_the_least_time_of_a_product_is_of_all_levels_that_are_known() -> None:
     """Else arithmetic, memory, and the cache that all of it goes through."""
     machine, own = h100(), shapes(500, 300, 9000)
-    assert least_time(own, machine, machine) == hierarchy(own, machine).time
+    assert least_time(own, machine) == hierarchy(own, machine).time
     unknown = replace(machine, shared_bandwidth=np.nan)
     usual = np.maximum(ideal(own, unknown).time, own.bytes / machine.l2_bandwidth)
-    assert least_time(own, unknown, unknown) == pytest.approx(usual)
+    assert least_time(own, unknown) == pytest.approx(usual)
     starved = replace(machine, shared_bandwidth=machine.shared_bandwidth / 1e3)
-    assert least_time(own, starved, starved) > 10 * least_time(own, machine, machine)
+    assert least_time(own, starved) > 10 * least_time(own, machine)
     stream = replace(own, op="elementwise")
-    assert least_time(stream, starved, starved) == least_time(stream, machine, machine)
+    assert least_time(stream, starved) == least_time(stream, machine)

@@ -11,7 +11,7 @@ import pytest
 import reckon
 from predictor import catalog
 from predictor.catalog import load
-from predictor.catalog.entries import FURTHER, NEAR
+from predictor.catalog.alike import FURTHER, NEAR
 from predictor.serving.prediction import predict_inference
 from predictor.timing.relatives import machine_of, stand_in
 from tests.predictor.work.served import CLUSTER, plan

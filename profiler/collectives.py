@@ -26,6 +26,9 @@ from profiler.timing import LEAST_SAMPLES, Sample, timed
 SIZES = tuple(4.0 * 4**power for power in range(3, 13))
 """Message sizes [bytes] of the sweep, 256 B to 64 MiB."""
 
+TELLING = 2.0**20
+"""Size [bytes] of a message that is carried at about the link's rate."""
+
 OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
 assert set(OPS) == set(COLLECTIVE_OPS)
 
@@ -200,13 +203,20 @@ def rings(member: Member) -> list[Ring]:
     return found
 
 
+def sizes_in_turn() -> list[float]:
+    """The smallest message, which tells latencies, and one that tells the link's rate; then the
+    others, small ones first."""
+    needed = [SIZES[0], max(size for size in SIZES if size <= TELLING)]
+    return [*needed, *(size for size in SIZES if size not in needed)]
+
+
 def sweep(member: Member, budget: Allowance) -> list[dict[str, Any]]:
-    """Time every collective over the sizes, small ones first, until the budget is spent; the
-    smallest among all ranks in any case."""
+    """Time every collective over the sizes until the budget is spent; the first two of them
+    (`sizes_in_turn`) among all ranks in any case."""
     rows = []
-    groups = rings(member)
-    for size, op, ring in itertools.product(SIZES, OPS, groups):
-        needed = size == SIZES[0] and ring.group is None
+    groups, sizes = rings(member), sizes_in_turn()
+    for size, op, ring in itertools.product(sizes, OPS, groups):
+        needed = size in sizes[:2] and ring.group is None
         if not member.agree(float(budget.left > 0 or needed)):
             continue
         samples: list[float] = []

@@ -168,6 +168,7 @@ def find(spec: str, threads: int | None = None, ranks: int = 1, index: int = 0) 
     """The device a user asked for: 'auto' (a GPU if there is one), 'cpu', 'cuda', 'cuda:1' (a ROCm
     build of PyTorch calls its GPUs so too; 'rocm' is the same), 'mps'.
 
+    threads  of one process; its share of the cores unless stated, and at most that
     ranks   processes that share the host
     index   of the GPU, where the name says none and each rank has its own
 
@@ -176,10 +177,14 @@ def find(spec: str, threads: int | None = None, ranks: int = 1, index: int = 0) 
     if spec == "auto":
         spec = next((kind for kind in ("cuda", "mps") if _available(kind)), "cpu")
     if spec == "cpu":
-        own = threads or max(cores() // ranks, 1)
-        if own < 1:
-            raise InputError(f"threads {threads} must be at least 1")
-        return _cpu(own, ranks)
+        most = max(cores() // ranks, 1)
+        if threads is not None and not 1 <= threads <= most:
+            shared = f", the cores of this machine for {ranks} ranks"
+            raise InputError(
+                f"--threads {threads}: needs 1 to {most}"
+                + (shared if ranks > 1 else ", the cores of this machine")
+            )
+        return _cpu(threads or most, ranks)
     named = re.fullmatch(r"(cuda|rocm|mps)(?::(\d+))?", spec)
     if not named:
         raise InputError(f"unknown device {spec!r}; use auto, cpu, cuda, cuda:N, rocm or mps")

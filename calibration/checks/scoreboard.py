@@ -233,8 +233,11 @@ def _score_served(
     inference, parameters = None, calibration.serving
     refused: list[tuple[InferencePoint, str]] = []
     closed = [point for point in served if point.rate is None]
-    if closed:
-        inference, refused = timed(closed, calibration)
+    try:
+        inference, refused = timed(closed, calibration) if closed else (None, [])
+    except InputError as error:
+        refused = [(point, str(error)) for point in closed]
+    if inference is not None:
         own = parameters_of(inference, parameters.engines)
         rows += served_rows(inference, values(inference, own)[0], own, parameters, calibration)
     opened, arrived, more = open_loops.predicted(

@@ -24,6 +24,7 @@ from calibration.serving.unnamed import HIDDEN, fit_added, hidden_points
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
 from calibration.tables.requests import InferencePoint, inference_point
+from calibration.tables.runs import Skipped
 from predictor.catalog import (
     FILE,
     engines_mapping,
@@ -90,9 +91,9 @@ def fit(
 def read_inference(paths: Sequence[Path], run: RunParameters) -> list[InferencePoint]:
     """Points of inference tables that can be predicted.
 
-    Raises InputError where a file is no such table.
+    Raises InputError where a file is no such table, and where no row can be predicted.
     """
-    found: list[InferencePoint] = []
+    made: list[InferencePoint | Skipped] = []
     for path in paths:
         table = read_table(path)
         if not of_inference(table.columns):
@@ -100,8 +101,19 @@ def read_inference(paths: Sequence[Path], run: RunParameters) -> list[InferenceP
                 f"{path} is no table of inference runs: no column {INFERENCE_KEYS[0]!r}"
             )
         table = check_runs(table, str(path))
-        made = [inference_point(row, run) for row in table.to_dict("records")]
-        found += [point for point in made if isinstance(point, InferencePoint)]
+        made += [inference_point(row, run) for row in table.to_dict("records")]
+    return usable(made)
+
+
+def usable(made: Sequence[InferencePoint | Skipped]) -> list[InferencePoint]:
+    """The points among rows.
+
+    Raises InputError where there is none, with the reason of the first.
+    """
+    found = [point for point in made if isinstance(point, InferencePoint)]
+    if not found:
+        why = next((f": {one.reason}" for one in made if isinstance(one, Skipped)), "")
+        raise InputError(f"none of {len(made)} benchmarks can be used{why}")
     return found
 
 

@@ -99,11 +99,10 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
     where one must be in another unit.
     """
     check_agree(points)
-    found, refused = timed(points, calibration)
-    found = select(found, telling(found)) if found.points else found
+    found, _ = timed(points, calibration)
+    found = select(found, telling(found))
     if not found.points:
-        why = refused[0][1] if refused else "no closed loop and no static batch among them"
-        raise InputError(f"none of {len(points)} benchmarks can be used: {why}")
+        raise InputError(f"none of {len(points)} benchmarks tells of its engine")
     base = parameters_of(found, calibration.serving.engines)
     check_units(found, base)
     moved = fit_shift(found, base)

@@ -61,12 +61,15 @@ def timed(
 ) -> tuple[Timed, list[tuple[InferencePoint, str]]]:
     """Time the work of points, those of one model, cluster and category as one batch; points that
     the predictor refuses are returned with its reason. Open loops are no work of a batch
-    (`open_loops`): they are left out."""
+    (`open_loops`): they are left out.
+
+    Raises InputError where none is left."""
     refused: list[tuple[InferencePoint, str]] = []
     kept: list[int] = []
     pieces: list[Work] = []
     columns: dict[str, list[Array]] = {"dp": [], "batch": [], "prompts": [], "decoding": []}
     neutral = replace(calibration, serving=ServingParameters())
+    given = len(points)
     points = [point for point in points if point.rate is None]
     for batch in batches([point.request for point in points], most=TOGETHER):
         count = len(batch.positions)
@@ -81,8 +84,10 @@ def timed(
         columns["batch"].append(np.asarray(found.plan.batch, float))
         for name in ("prompts", "decoding"):
             columns[name].append(np.broadcast_to(spread_of(getattr(found, name)), (2, count)))
-    empty = {name: np.empty((2, 0) if name in ("prompts", "decoding") else 0) for name in columns}
-    joined = {n: np.concatenate(v, axis=-1) if v else empty[n] for n, v in columns.items()}
+    if not pieces:
+        why = refused[0][1] if refused else "no closed loop and no static batch among them"
+        raise InputError(f"none of {given} benchmarks can be used: {why}")
+    joined = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}
     own = [points[i] for i in kept]
     labels = [label_of(p.request.plan.framework, p.request.plan.era) for p in own]
     work = join(pieces)

@@ -24,6 +24,9 @@ LEFT = 0.1
 """Share of its time that a kernel or a step has run at least: processes have threads beside those
 that compute (of autograd, of collectives), and these wait, too."""
 
+CROWDED = 0.5
+"""Share of its time that a row's threads ran, below which its time is others' more than its own."""
+
 TIMES = ("latency_us", "latency_p10_us", "latency_p90_us")
 
 
@@ -59,7 +62,18 @@ def threads_of(accelerator: Accelerator) -> float:
 
 def calmed(table: pd.DataFrame, accelerators: Mapping[str, Accelerator]) -> pd.DataFrame:
     """Rows of a checked kernel table as they are where nothing else runs."""
+    share = _running(table, accelerators)
+    return table.assign(**{name: table[name] * share for name in TIMES if name in table})
+
+
+def crowded(table: pd.DataFrame, accelerators: Mapping[str, Accelerator]) -> int:
+    """How many rows of a checked kernel table were timed while others ran most of the time
+    (`CROWDED`): they tell little of the machine, with their waiting or without."""
+    return int((_running(table, accelerators) < CROWDED).sum())
+
+
+def _running(table: pd.DataFrame, accelerators: Mapping[str, Accelerator]) -> Array:
+    """Share of its time that each row's threads ran, as far as it is known (`calm_share`)."""
     threads = {name: threads_of(one) for name, one in accelerators.items()}
     of = np.array([threads[name] for name in table["accelerator"]])
-    share = calm_share(np.asarray(table["waited"].fillna(0.0), float), of)
-    return table.assign(**{name: table[name] * share for name in TIMES if name in table})
+    return calm_share(np.asarray(table["waited"].fillna(0.0), float), of)

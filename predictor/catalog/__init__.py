@@ -29,6 +29,7 @@ from predictor.catalog.entries import (
     to_mapping,
 )
 from predictor.catalog.filling import (
+    DESCRIBED,
     STORED,
     Assumption,
     Default,
@@ -96,6 +97,7 @@ from predictor.catalog.tables import (
     KINDS,
     data_dir,
     find,
+    keys_of,
     known,
     read_mapping,
     read_request,
@@ -115,6 +117,7 @@ from predictor.catalog.technology import (
 __all__ = [
     "ARRAYS",
     "BESIDE",
+    "DESCRIBED",
     "EMPTY",
     "ENGINES",
     "FILE",
@@ -169,6 +172,7 @@ __all__ = [
     "instance_in",
     "instances",
     "is_older",
+    "keys_of",
     "known",
     "learned_mapping",
     "load",

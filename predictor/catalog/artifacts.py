@@ -49,10 +49,14 @@ def load(ref: str | Path | Calibration) -> Calibration:
     Its serving engines are those of its folder, else the default calibration's; the provenance says
     which.
 
-    Raises InputError for an unknown name, an unreadable file or another schema version.
+    Raises InputError for what is no name, an unknown one, an unreadable file or another schema
+    version.
     """
     if isinstance(ref, Calibration):
         return ref
+    if not isinstance(ref, str | Path):
+        told = type(ref).__name__
+        raise InputError(f"calibration: expected a name, a folder or a Calibration, got {told}")
     if str(ref) == "none":
         return Calibration("none")
     directory = entries.calibration_dir(ref).absolute()

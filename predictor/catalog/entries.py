@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.catalog.alike import as_alike
 from predictor.catalog.forms import Spec, parse
 from predictor.catalog.machine_names import accelerator_of, other_memory
 from predictor.catalog.model_names import unlike_catalog
@@ -45,49 +46,13 @@ def accelerator(ref: Ref | Accelerator) -> Accelerator:
         return ref
     if isinstance(ref, str) and not _looks_like_file(ref):
         return _catalog_accelerator(ref, data_dir())
-    return _as_alike(_accelerator(_accelerator_spec(ref)))
-
-
-NEAR = 2.0
-"""Unlikeness (`_unlike`) up to which an accelerator is one of the catalog's with other numbers.
-Beyond it, what all accelerators of its architecture say together is nearer."""
-
-FURTHER = 0.1
-"""Log-standard-deviation that one unit of unlikeness adds, as its root: products of the shared
-tables on one accelerator of an architecture, told from another's by the ratio of their rooflines,
-are missed by 0.08 (root mean square) at 0.2 to 1 (A100, H100, H200, GH200, B200, B300) and by 0.25
-at 3 to 6 (MI308X, H20, L4); 0.05 of the first is there between two of one kind (H100, H800)."""
-
-ALIKE = ("bandwidth", "l2", "l2_bandwidth", "sms", "clock", "memory")
-"""Traits of accelerators, beside their peaks, by which they are alike."""
-
-
-def _as_alike(own: Accelerator) -> Accelerator:
-    """An accelerator that somebody describes, with the one of the catalog whose efficiencies it
-    takes: of its architecture, with its data types, the one most alike, if it is `NEAR`. What is
-    described as the catalog has it is as quick, and what has more of anything no slower."""
+    own = _accelerator(_accelerator_spec(ref))
     known = [
         _catalog_accelerator(name, data_dir())
         for name, row in rows("accelerators").items()
         if row["architecture"] == own.architecture
     ]
-    apart, _, most = min(
-        ((_unlike(own, one), at, one) for at, one in enumerate(known)),
-        default=(np.inf, 0, own),
-    )
-    if apart > NEAR:
-        return own
-    return replace(own, relative=most, doubt=FURTHER * float(np.sqrt(apart)))
-
-
-def _unlike(one: Accelerator, other: Accelerator) -> float:
-    """How far apart two accelerators are: the sum of the logarithms of what one has more of (of
-    their peaks, the mean). Endless where the other lacks a data type."""
-    if not set(one.peak) <= set(other.peak):
-        return np.inf
-    peaks = np.array([one.peak[dtype] / other.peak[dtype] for dtype in one.peak])
-    rest = np.array([getattr(one, name) / getattr(other, name) for name in ALIKE])
-    return float(np.mean(abs(np.log(peaks))) + np.sum(abs(np.log(rest))))
+    return as_alike(own, known)
 
 
 @lru_cache(maxsize=256)

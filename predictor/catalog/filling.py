@@ -157,7 +157,8 @@ def default_precision(accelerator: Accelerator) -> Default:
 
 def note_names(filler: Filler, cluster: Cluster, unless: tuple[str, ...] = ("dp",)) -> None:
     """Record what names of a model and a system were taken for that no catalog has as they are
-    written; and what the latter says of accelerators and of their price.
+    written; what the latter says of accelerators and of their price; and whose efficiencies an
+    accelerator takes that somebody described.
 
     unless   fields that say how many accelerators there are, beside `gpus`
     """
@@ -165,6 +166,7 @@ def note_names(filler: Filler, cluster: Cluster, unless: tuple[str, ...] = ("dp"
     model, system = values.get("model"), values.get("system")
     if isinstance(model, str) and (named := unlike_catalog(model)):
         filler.assumed.append(Assumption("model", named.row, named.rule))
+    _note_relative(filler, cluster.accelerator)
     machine = unlike_system(system) if isinstance(system, str) else None
     if machine is None:
         return
@@ -176,6 +178,27 @@ def note_names(filler: Filler, cluster: Cluster, unless: tuple[str, ...] = ("dp"
         each = instance.price / instance.count
         rule = f"{instance.name} on demand, {instance.price:g} USD an hour ({instance.told})"
         filler.fill("price_per_gpu_hour", each, rule)
+
+
+DESCRIBED = "efficiencies as of"
+"""How the rule begins by which an accelerator that somebody described is as efficient as others."""
+
+
+def _note_relative(filler: Filler, own: Accelerator) -> None:
+    """Record whose efficiencies an accelerator takes that the catalog does not have."""
+    if own.relative is not None:
+        told = f"{DESCRIBED} {own.relative.name}, the nearest of its architecture"
+    elif own.is_host or own.name in tables.rows("accelerators"):
+        return
+    else:
+        alike = any(
+            row["architecture"] == own.architecture for row in tables.rows("accelerators").values()
+        )
+        whose = "all of its architecture, none of which is near" if alike else (
+            f"all accelerators: none of the catalog has the architecture {own.architecture!r}"
+        )  # fmt: skip
+        told = f"{DESCRIBED} {whose}"
+    filler.assumed.append(Assumption("accelerator", own.name, told))
 
 
 def named_model(values: Mapping[str, Any]) -> Model:

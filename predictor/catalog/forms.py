@@ -162,7 +162,8 @@ def _narrowed(schema: dict[str, Any], by: Any) -> Any:
     schema = schema | {name: end for name, end in ends.items() if end is not None} | finite
     if by.number is None:
         return schema
-    read = scaled if by.scaled else _whole if by.number is int else None
+    read = _whole if by.number is int else None
+    read = scaled if by.scaled else _length if by.binary else read
     if read is None:
         return schema
     return {"type": "function-before", "function": _called(read), "schema": schema}
@@ -203,6 +204,12 @@ def _whole(value: Any) -> Any:
         found = float(value)
         return int(found) if found.is_integer() else value
     return value
+
+
+def _length(value: Any) -> Any:
+    """A length with a k behind it, as 8k for 8,192, or as `_whole` reads it."""
+    match = re.fullmatch(r"\s*(\d+)[kK]\s*", value) if isinstance(value, str) else None
+    return _whole(value) if match is None else 1024 * int(match[1])
 
 
 SAID: tuple[tuple[str, str], ...] = (

@@ -39,6 +39,17 @@ Natural = Annotated[int, NATURAL]
 Times = Annotated[float, Kind("ratio", float, least=1, most=1e6)]
 
 
+PEAKS = (
+    "bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "fp4_tflops",
+    "int8_tops",
+)  # fmt: skip
+"""Rates of arithmetic of an accelerator [10^12 a second]."""
+
+MOST_FLOP_PER_BYTE = 3e4
+"""Operations for each byte of memory traffic beyond which a number must be in another unit: a
+hundred times an H100's; no accelerator of the catalog has a seventh of it."""
+
+
 class AcceleratorSpec(Spec):
     """One accelerator; peaks are dense tensor rates."""
 
@@ -69,9 +80,17 @@ class AcceleratorSpec(Spec):
     notes: str = ""
 
     def check(self) -> None:
-        """The capacity is stated once."""
+        """The capacity is stated once; rates of arithmetic and memory are of one world."""
         if (self.memory_gb is None) == (self.memory_gib is None):
             raise ValueError("state either memory_gb (1e9 bytes) or memory_gib (2**30 bytes)")
+        peaks = {key: getattr(self, key) or 0.0 for key in PEAKS}
+        key = max(peaks, key=lambda key: peaks[key])
+        each = 1e3 * peaks[key] / self.memory_bandwidth_gbs
+        if each > MOST_FLOP_PER_BYTE:
+            raise ValueError(
+                f"{key} {peaks[key]:g} at memory_bandwidth_gbs {self.memory_bandwidth_gbs:g} are "
+                f"{each:,.0f} operations a byte (an H100: 295 in bf16); check their units"
+            )
 
 
 class TierSpec(Spec):

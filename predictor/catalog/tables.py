@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,21 @@ def find(kind: str, name: str) -> Row:
     raise unknown(kind[:-1], name, names, f"reckon show {kind}, or give a .yaml file")
 
 
+def keys_of(plan: object, other: str) -> dict[str, Any]:
+    """Keys of a request: a mapping's, or those of a file.
+
+    other   what else would have been a plan
+
+    Raises InputError, one line, for anything else.
+    """
+    if isinstance(plan, Mapping):
+        return dict(plan)
+    if isinstance(plan, str | Path):
+        return read_request(Path(plan))
+    kind = type(plan).__name__
+    raise InputError(f"plan: expected keys and values, a file or a {other}, got {kind}")
+
+
 def read_request(path: Path) -> dict[str, Any]:
     """Keys of a request: of a run file, or those that the result of one prediction says were
     stated.
@@ -117,6 +132,38 @@ def read_request(path: Path) -> dict[str, Any]:
     if not isinstance(stated := content.get("stated"), dict):
         raise InputError(f"{path} is a result which does not say what was stated of one run")
     return stated
+
+
+def _parsed(text: str) -> Any:
+    """The content of a YAML document, of whose keys none is stated twice: of two that are, YAML
+    would take the last without a word."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        root = loader.get_single_node()
+        left, seen = [root], set()
+        while left:
+            node = left.pop()
+            if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+                continue
+            seen.add(id(node))
+            pairs = isinstance(node, yaml.MappingNode)
+            left += [one for pair in node.value for one in pair] if pairs else node.value
+            keys = [key for key, _ in node.value if key.tag != MERGE] if pairs else []
+            said: set[object] = set()
+            for key in keys:
+                if str(key.value) in said:
+                    told = f"key {key.value!r} is stated twice"
+                    raise yaml.MarkedYAMLError(problem=told, problem_mark=key.start_mark)
+                said.add(str(key.value))
+        return None if root is None else loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key `<<`, by which a mapping takes the keys of another."""
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -141,7 +188,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         import yaml
 
         try:
-            content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            content = _parsed(text)
         except yaml.YAMLError as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             at = f" (line {line + 1})" if line is not None else ""

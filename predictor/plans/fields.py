@@ -23,6 +23,7 @@ class Kind:
     least, most     ends that are values themselves
     above, below    ends that are none
     scaled          whether people write it with K, M, B or T for thousands to millions of millions
+    binary          whether they write it with a k for 1,024
     """
 
     what: str
@@ -32,6 +33,7 @@ class Kind:
     above: float | None = None
     below: float | None = None
     scaled: bool = False
+    binary: bool = False
 
     @property
     def span(self) -> str:
@@ -50,6 +52,7 @@ class Kind:
 
 
 COUNT = Kind("whole", int, least=1, most=10**9)
+LENGTH = Kind("whole", int, least=1, most=10**9, binary=True)
 NATURAL = Kind("whole", int, least=0, most=10**9)
 POSITIVE = Kind("number", float, above=0, below=1e30)
 BUDGET = Kind("number", float, above=0, below=1e30, scaled=True)

@@ -5,6 +5,7 @@ say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -295,6 +296,16 @@ def any_broken(laws: list[Rule], shape: tuple[int, ...]) -> npt.NDArray[np.bool_
 def feasible(plan: TrainingPlan, model: Model) -> npt.NDArray[np.bool_]:
     """Which plans of a batch obey every law; shape of the batch."""
     return ~any_broken(training_rules(plan, model), plan.shape)
+
+
+def check_shapes(plan: Any) -> None:
+    """Raise InputError for a batch whose arrays cannot be of the same plans, naming them."""
+    shapes = {one.name: np.shape(getattr(plan, one.name)) for one in fields(plan)}
+    try:
+        np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape)
+        raise InputError(f"plan: shapes of its arrays do not go together: {told}") from None
 
 
 def check(plan: TrainingPlan, model: Model) -> None:

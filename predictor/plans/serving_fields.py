@@ -13,6 +13,7 @@ from predictor.plans.fields import (
     COUNT,
     ENTRY,
     EVERYWHERE,
+    LENGTH,
     LOAD,
     NATURAL,
     PART,
@@ -175,11 +176,11 @@ _LOAD = (
         more="All clients' first come at once; later ones as clients are answered.",
     ),
     PlanField(
-        "input_len", COUNT, "Tokens of a prompt.", ALL, unit="tokens",
+        "input_len", LENGTH, "Tokens of a prompt.", ALL, unit="tokens",
         default="none: must be stated", flags=EVERYWHERE,
     ),
     PlanField(
-        "output_len", COUNT, "Tokens of an answer.", ALL, unit="tokens",
+        "output_len", LENGTH, "Tokens of an answer.", ALL, unit="tokens",
         default="none: must be stated", flags=EVERYWHERE,
     ),
     *image_fields("request"),

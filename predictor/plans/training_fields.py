@@ -12,6 +12,7 @@ from predictor.plans.fields import (
     DIVISIONS,
     EVERYWHERE,
     EXPLAIN,
+    LENGTH,
     LOAD,
     ORDER,
     PACKINGS,
@@ -206,7 +207,7 @@ _BATCH = (
         "quicker of every sequence.",
     ),
     PlanField(
-        "seq_len", COUNT, "Tokens per sequence.", ALL, unit="tokens",
+        "seq_len", LENGTH, "Tokens per sequence.", ALL, unit="tokens",
         default="none: must be stated", flags=EVERYWHERE,
     ),
 )  # fmt: skip

@@ -31,6 +31,7 @@ from predictor.timing.adaptation import Learned
 from predictor.timing.data_types import STAND_IN, STOOD_IN, quicker, standing_in
 from predictor.timing.defaults import ANY, DEFAULTS, PLAIN, Constant
 from predictor.timing.engines import ServingParameters
+from predictor.timing.kept import Kept
 from predictor.timing.likeness import Kin, likeness, traits
 from predictor.timing.run import RunParameters
 from predictor.timing.shapes import ALONE
@@ -254,13 +255,6 @@ class Resolved:
 
 T = TypeVar("T")
 
-KEPT = 4_000
-"""Answers that a calibration keeps: those of single kernels and exchanges, of which a plan has some
-twenty groups, among others."""
-
-KEPT_WHOLE = 64
-"""Answers that are as large as the layers of a plan: some 0.1 MB each."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
@@ -285,21 +279,16 @@ class Calibration:
     fitted_files: frozenset[str] = frozenset()
     fitted_points: frozenset[str] = frozenset()
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    _known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
-    _whole: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+    _kept: Kept = field(default_factory=Kept, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        kernels, links = len(self.kernels), len(self.links)
+        return f"<Calibration {self.name}: {kernels} kernel models, {links} links>"
 
     def once(self, key: tuple[Hashable, ...], make: Callable[[], T], whole: bool = False) -> T:
         """What `make` answers, kept for when the key is met again; of large answers (`whole`) but
         few."""
-        table, most = (self._whole, KEPT_WHOLE) if whole else (self._known, KEPT)
-        # Another thread may empty the table at any time: what was made is answered, not read again.
-        found: T = table.get(key, self)
-        if found is self:
-            found = make()
-            if len(table) >= most:
-                table.clear()
-            table[key] = found
-        return found
+        return self._kept.once(key, make, whole)
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its

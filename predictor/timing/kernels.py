@@ -323,7 +323,7 @@ def _on(
     return replace(
         one,
         found=ideal(shapes, accelerator),
-        busy=one.busy * least_time(shapes, accelerator) / usual,
+        busy=one.busy * least_time(shapes, accelerator, relative) / usual,
         sigma=np.hypot(one.sigma, accelerator.doubt),
         pedigree="transferred",
     )

@@ -7,6 +7,8 @@ shortest (arXiv 2407.14645, section 3; Ardalani et al. 2022, arXiv 2211.03309, s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -103,11 +105,21 @@ def hierarchy(shapes: Shapes, accelerator: Accelerator) -> Hierarchy:
     return Hierarchy(best, best.max(axis=0), np.argmax(best, axis=0), chosen)
 
 
-def least_time(shapes: Shapes, accelerator: Accelerator) -> Array:
+WEIGHTED = ("gemm", "moe_gemm")
+"""Operators that read weights."""
+
+
+def least_time(shapes: Shapes, accelerator: Accelerator, held: Accelerator | None = None) -> Array:
     """Roofline of any operator [s]: all levels for products where registers and shared memory are
-    known, else arithmetic, cache and memory."""
+    known, else arithmetic, cache and memory.
+
+    held   the accelerator that was measured, if another: in its cache benchmarks found the weights
+           that a pass finds in memory (`shapes.weights_time`)
+    """
     if shapes.op == "gemm" and not np.any(np.isnan(accelerator.shared_bandwidth)):
         return hierarchy(shapes, accelerator).time
+    if held is not None and shapes.op in WEIGHTED:
+        accelerator = replace(accelerator, l2=held.l2)
     passed = shapes.bytes / accelerator.l2_bandwidth  # all of it goes through the cache
     found = ideal(shapes, accelerator)
     return np.asarray(np.maximum(np.maximum(found.time, found.least), passed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Collection
 
 from predictor.errors import InputError, unknown
 from predictor.records import dataclass
@@ -89,23 +90,36 @@ def fault(text: str) -> Fault:
         3600.0 * _number(share, text) if spell else math.nan,
         3600.0 * _number(spell, text) if spell else math.nan,
     )
-    if own.every <= 0:
-        raise InputError(f"faults: {text!r}: the time between spells is above 0")
-    if kind == COMPUTE and not own.value >= 1:
-        raise InputError(f"faults: {text!r}: {KINDS[kind]}, 1 or more")
-    if kind in (HBM, NVLINK, NIC) and not 0 <= own.value <= 1:
-        raise InputError(f"faults: {text!r}: {KINDS[kind]}, from 0 to 1")
-    if kind == HBM and own.value == 0:
-        raise InputError(f"faults: {text!r}: an accelerator without memory stops the job")
-    if kind == SPINE and not 0 <= own.value <= own.of:
-        raise InputError(f"faults: {text!r}: {KINDS[kind]}")
-    if kind == NEIGHBOUR and not (own.value == int(own.value) >= 0 and own.of >= 1):
-        raise InputError(f"faults: {text!r}: {KINDS[kind]}")
-    if kind not in (SPINE, NEIGHBOUR) and own.of:
-        raise InputError(f"faults: {text!r}: only a spine is stated as a share, LOST/OF")
-    if not 0 <= own.share <= 1 or own.units < 1 or own.value < 0:
-        raise InputError(f"faults: {text!r}: a share of the time is from 0 to 1, units 1 or more")
+    for kinds, broken, told in LAWS:
+        if kind in kinds and broken(own):
+            raise InputError(f"faults: {text!r}: {told.format(KINDS[kind])}")
     return own
+
+
+LAWS: tuple[tuple[Collection[str], Callable[[Fault], bool], str], ...] = (
+    (KINDS, lambda own: own.every <= 0, "the time between spells is above 0"),
+    ((COMPUTE,), lambda own: not own.value >= 1, "{}, 1 or more"),
+    ((HBM, NVLINK, NIC), lambda own: not 0 <= own.value <= 1, "{}, from 0 to 1"),
+    ((HBM,), lambda own: own.value == 0, "an accelerator without memory stops the job"),
+    ((SPINE,), lambda own: not 0 <= own.value <= own.of, "{}"),
+    (
+        (NEIGHBOUR,),
+        lambda own: not (own.value == int(own.value) >= 0 and own.of >= 1),
+        "{}",
+    ),
+    (
+        KINDS.keys() - {SPINE, NEIGHBOUR},
+        lambda own: bool(own.of),
+        "only a spine is stated as a share, LOST/OF",
+    ),
+    (
+        KINDS,
+        lambda own: not 0 <= own.share <= 1 or own.units < 1 or own.value < 0,
+        "a share of the time is from 0 to 1, units 1 or more",
+    ),
+)
+"""What a fault of some kinds may not be, and what is told then, in the order in which it is asked;
+`{}` is what the kind's value says."""
 
 
 def faults(text: str) -> tuple[Fault, ...]:

@@ -206,6 +206,7 @@ class _Run:
         codes, values = self._codes(keys)
         best = self.spec.plans == "best"
         training = self.spec.workload == "training"
+        alike = _alike(made)
         groups: dict[Hashable, list[tuple[npt.NDArray[Any], npt.NDArray[Any], Any]]] = {}
         for code in np.unique(codes[points]):
             own = codes[points] == code
@@ -214,10 +215,10 @@ class _Run:
                 **{k.partition(".")[2]: v for k, v in values[code].items()},
             }
             which = machine[own]
-            for single in np.unique(which) if best and training else [None]:
-                rows = (
-                    np.flatnonzero(own) if single is None else np.flatnonzero(own)[which == single]
-                )
+            # What a plan leaves open follows from its machine's memory and nodes.
+            like = which if best and training else alike[which]
+            for one in np.unique(like):
+                rows = np.flatnonzero(own)[like == one]
                 cluster = self._one(made, int(machine[rows[0]]))
                 try:
                     plans = self._plan(model, cluster, fields, best)
@@ -398,6 +399,16 @@ def served(
                 "requests one by one are for `reckon sweep`"
             )
     return asked.plan
+
+
+def _alike(made: Machines) -> npt.NDArray[np.intp]:
+    """Which machines have the same memory, and the same numbers of accelerators in reach of each
+    other: a number for each."""
+    cluster = made.cluster
+    told = (cluster.accelerator.memory, *(tier.size for tier in cluster.tiers))
+    columns = [np.broadcast_to(np.asarray(one, float), len(made.rows)) for one in told]
+    found: npt.NDArray[np.intp] = np.unique(np.stack(columns), axis=1, return_inverse=True)[1]
+    return found.reshape(-1)
 
 
 def train_columns(

@@ -308,9 +308,30 @@ def _translated(flat: Flags, notes: list[str]) -> Flags:
 
 def _kinds(found: Flags, notes: list[str]) -> None:
     """Adapters, data types, recomputation, sharding and attention, as each program says them."""
-    component = str(found.get("model._component_", "")).rsplit(".", 1)[-1]
-    adapter = str(found.get("adapter") or found.get("finetuning_type") or "").lower()
     litgpt = "lora_query" in found
+    _adapters(found, litgpt)
+    if truth("", found.get("sample_packing", False)) or truth("", found.get("packing", False)):
+        found.pop("sample_packing", None)  # sequences are full
+        found.pop("packing", None)
+    _targets(found, litgpt)
+    _types(found)
+    _run_again(found, notes)
+    if truth("", found.pop("flash_attention", None) or False):
+        found["attn_implementation"] = "flash_attention_2"
+    if found.pop("sdp_attention", None):
+        found["attn_implementation"] = "sdpa"
+    _fully_sharded(found)
+
+
+def _adapter(found: Flags) -> str:
+    """What is trained, in a program's word for it; empty where it says none."""
+    return str(found.get("adapter") or found.get("finetuning_type") or "").lower()
+
+
+def _adapters(found: Flags, litgpt: bool) -> None:
+    """Whether adapters are trained, and in how many bits the weights below them are stored."""
+    component = str(found.get("model._component_", "")).rsplit(".", 1)[-1]
+    adapter = _adapter(found)
     if "lora" in adapter or "lora" in component or (litgpt and RANK in found):
         found[ADAPTED] = True
     four = truth("", found.get("load_in_4bit", False)) or "qlora" in (adapter, component[:5])
@@ -320,35 +341,38 @@ def _kinds(found: Flags, notes: list[str]) -> None:
     bits = str(found.get("quantization_bit") or ("4" if four else "8" if eight else ""))
     if bits or "nf4" in str(found.get("quantize", "")):
         found[STORED] = bits or "4"
-    if truth("", found.get("sample_packing", False)) or truth("", found.get("packing", False)):
-        found.pop("sample_packing", None)  # sequences are full
-        found.pop("packing", None)
-    _targets(found, litgpt)
-    _types(found)
-    if adapter and "stage" in found and AGAIN not in found:  # LLaMA-Factory: unless told otherwise
+
+
+def _run_again(found: Flags, notes: list[str]) -> None:
+    """Whether layers run again in the backward pass."""
+    if _adapter(found) and "stage" in found and AGAIN not in found:
+        # LLaMA-Factory: unless told otherwise
         found[AGAIN] = not truth("", found.get("disable_gradient_checkpointing", False))
     if str(found.get(AGAIN, "")) in ("0", "1"):
         found[AGAIN] = str(found[AGAIN]) == "1"
     if AGAIN in found and str(found[AGAIN]).lower() in ("unsloth", "offload", "offload_disk"):
         notes.append(f"{AGAIN} {found[AGAIN]}: as whole layers that run again")
         found[AGAIN] = True
-    if truth("", found.pop("flash_attention", None) or False):
-        found["attn_implementation"] = "flash_attention_2"
-    if found.pop("sdp_attention", None):
-        found["attn_implementation"] = "sdpa"
+
+
+def _fully_sharded(found: Flags) -> None:
+    """What accelerate's section of fully sharded data parallelism says; its keys are taken out."""
     sharded = [key for key in found if key.startswith("fsdp_config.")]
-    offload = [key for key in sharded if key.endswith(("offload_params", "fsdp_offload"))]
+
+    def ending(*names: str) -> list[str]:
+        return [key for key in sharded if key.endswith(names)]
+
     if (sharded or "fsdp_version" in found) and SHARDED not in found:
-        found[SHARDED] = next((str(found[k]) for k in sharded if k.endswith("_strategy")), "full")
-    again = [key for key in sharded if key.endswith("activation_checkpointing")]
-    if any(truth(key, found[key]) for key in again):
+        found[SHARDED] = next((str(found[k]) for k in ending("_strategy")), "full")
+    if any(truth(key, found[key]) for key in ending("activation_checkpointing")):
         found[AGAIN] = True
-    kept = [key for key in sharded if key.endswith("reshard_after_forward")]
     joint = "hybrid" not in str(found.get(SHARDED, "")).lower()
+    kept = ending("reshard_after_forward")
     if joint and any(str(found[key]).lower() == "false" for key in kept):
         found[SHARDED] = "shard_grad_op"
     whole = str(found.get(SHARDED, "")) + str(found.get(SHARDS, ""))
-    if "offload" in whole or any(truth(key, found[key]) for key in offload):
+    moved = ending("offload_params", "fsdp_offload")
+    if "offload" in whole or any(truth(key, found[key]) for key in moved):
         found["cpu_offload"] = True
     for key in [*sharded, "fsdp_version"]:
         found.pop(key, None)

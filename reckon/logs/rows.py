@@ -134,34 +134,15 @@ def plan_of(log: Log, given: Given) -> tuple[dict[str, Any], Model | None, list[
     notes = list(log.notes)
     own = dict(given.fields)
     model = catalog.model(given.model) if given.model is not None else None
+    fields, model = _launched(log, given, model, notes)
+    if model is None:
+        model = _printed(log, notes)
     stated = {key: value for key, value in log.stated.items() if not key.startswith(PREFIX)}
-    fields: dict[str, Any] = {}
-    dialect, text = given.launch if given.launch[0] else log.launch
-    if dialect:
-        try:
-            launch = read_launch(dialect, text, model, own)
-        except InputError as error:
-            if given.launch[0]:
-                raise
-            notes.append(f"the arguments that it prints: {error}")
-        else:
-            fields, model = dict(launch.fields), model or launch.model
-            notes += launch.notes
-    sizes = {key: value for key, value in log.stated.items() if key.startswith(PREFIX)}
-    if model is None and sizes:
-        try:
-            model, told = model_of(sizes)
-            notes += told
-        except InputError as error:
-            notes.append(str(error))
     for name in ("reserved_gib", "memory_gib"):
         stated.pop(name, None)
     framework = {"framework": log.framework} if log.framework else {}
     known = {**framework, **stated, **fields, **own}
-    for key in TOLD:
-        here, there = own.get(key), {**stated, **fields}.get(key)
-        if None not in (here, there) and str(here) != str(there):
-            notes.append(f"{key} is {here}, as you say; the log says {there}")
+    notes += _overruled(own, {**stated, **fields})
     if "accelerator" in known and given.system is None:
         known["accelerator"] = _accelerator(str(known["accelerator"]), notes)
     if "gpus" not in known and "dp" in known:
@@ -169,6 +150,52 @@ def plan_of(log: Log, given: Given) -> tuple[dict[str, Any], Model | None, list[
         if math.isfinite(math.prod(ranks)):
             known["gpus"] = round(math.prod(ranks))
     return {k: v for k, v in known.items() if v is not None}, model, notes
+
+
+def _launched(
+    log: Log, given: Given, model: Model | None, notes: list[str]
+) -> tuple[dict[str, Any], Model | None]:
+    """What a launch line says, the user's or that which the log prints, and the model: the one that
+    is known, else the line's. Notes are added.
+
+    Raises InputError for a line of the user's that cannot be read.
+    """
+    dialect, text = given.launch if given.launch[0] else log.launch
+    if not dialect:
+        return {}, model
+    try:
+        launch = read_launch(dialect, text, model, dict(given.fields))
+    except InputError as error:
+        if given.launch[0]:
+            raise
+        notes.append(f"the arguments that it prints: {error}")
+        return {}, model
+    notes += launch.notes
+    return dict(launch.fields), model or launch.model
+
+
+def _printed(log: Log, notes: list[str]) -> Model | None:
+    """The model whose sizes a log prints, if it does. Notes are added."""
+    sizes = {key: value for key, value in log.stated.items() if key.startswith(PREFIX)}
+    if not sizes:
+        return None
+    try:
+        model, told = model_of(sizes)
+    except InputError as error:
+        notes.append(str(error))
+        return None
+    notes += told
+    return model
+
+
+def _overruled(own: Mapping[str, Any], logged: Mapping[str, Any]) -> list[str]:
+    """Notes of what the user says otherwise than the log does."""
+    found = []
+    for key in TOLD:
+        here, there = own.get(key), logged.get(key)
+        if None not in (here, there) and str(here) != str(there):
+            found.append(f"{key} is {here}, as you say; the log says {there}")
+    return found
 
 
 def _accelerator(written: str, notes: list[str]) -> str | None:

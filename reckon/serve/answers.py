@@ -103,5 +103,4 @@ def _fields(table: Table) -> Answer:
     return {
         name: {"help": entry.help, "choices": [*entry.choices], "default": str(entry.default or "")}
         for name, entry in table.items()
-        if PREDICT in entry.flags
     }

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from predictor.errors import InputError
 from predictor.files import finite
 from predictor.records import dataclass
 from reckon.serve.answers import Answer, command
+
+if TYPE_CHECKING:
+    from reckon.verbs.plans import TrainingSearch
 
 POINTS, LISTED = 1500, 12
 """Plans that the page draws, and lists."""
@@ -184,12 +187,54 @@ def work(pipe: Any, calibration: str) -> None:
             pipe.send((identity, "error", f"internal error: {type(error).__name__}: {error}"))
 
 
+SHOWN = ("tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute", "sharding", "schedule",
+         "precision")  # fmt: skip
+"""Fields of a plan that the page has columns for."""
+
+
+def _listed(result: TrainingSearch, position: int, fields: Mapping[str, Any]) -> Answer:
+    """One plan as the page lists it: its figures, the fields that are `chosen`, others that its
+    request needs beside them (`more`), and the command line that predicts it."""
+    from predictor.plans import TRAINING_FIELDS
+
+    entry = result.entry(position)
+    plan = entry["plan"]
+    chosen = {key: plan[key] for key in SHOWN if key in plan}
+    if plan.get("schedule") == "1f1b" and plan.get("pp") == 1:
+        chosen.pop("schedule", None)
+    stated = {name: value for name, value in fields.items()
+              if name not in SHOWN and not isinstance(value, list)}  # fmt: skip
+    said = {**stated, **{key: value for key, value in chosen.items() if value != 1}}
+    more = _unsaid(result, position, said)
+    if chosen.get("sharding") == "hsdp":
+        chosen["sharding"] = f"hsdp {plan['dp_shard']:g}"
+    line = command("train", {**said, **more}, TRAINING_FIELDS)
+    return {**entry, "chosen": chosen, "more": more, "command": line}
+
+
+def _unsaid(result: TrainingSearch, position: int, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a plan that was found which do not follow from what is said of it."""
+    from predictor.catalog import TrainingPlanSpec, parse
+    from predictor.plans import request_of
+    from predictor.training import complete_training
+
+    inner = result.result
+    spec = parse(TrainingPlanSpec, said, "request")
+    done = complete_training(
+        spec, inner.calibration.run, strict=False, model=inner.model, cluster=inner.cluster
+    )
+    follows = request_of(done.plan)
+    if said.get("cp", 1) == 1:
+        said = {**said, "cp_kind": None}  # of one rank
+    return {name: value for name, value in result.request(position).items()
+            if follows.get(name) != value and name not in said}  # fmt: skip
+
+
 def found(fields: Mapping[str, Any], own: Mapping[str, Any], known: Any, progress: Any) -> Answer:
     """A search's answer: counts, the best plans, the front, points to draw, and one's own plan.
 
     Raises InputError.
     """
-    from predictor.plans import TRAINING_FIELDS
     from reckon.verbs.plans import MOST_TIES, asked
 
     start = time.monotonic()
@@ -198,23 +243,7 @@ def found(fields: Mapping[str, Any], own: Mapping[str, Any], known: Any, progres
     inner = result.result
     some = np.unique(np.linspace(0, len(inner) - 1, min(POINTS, len(inner))).round().astype(int))
     front = result.front()
-    stated = {name: value for name, value in fields.items() if name not in TRAINING_FIELDS or name
-              in ("model", "system", "seq_len", "global_batch", "tokens", "gpus")}  # fmt: skip
-    plans = []
-    for position in range(min(LISTED, len(inner))):
-        entry = result.entry(position)
-        keys = ("tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute", "sharding",
-                "schedule", "precision")  # fmt: skip
-        chosen = {key: entry["plan"][key] for key in keys if key in entry["plan"]}
-        if entry["plan"].get("schedule") == "1f1b" and entry["plan"].get("pp") == 1:
-            chosen.pop("schedule", None)
-        said = {**stated, **{k: v for k, v in chosen.items() if v != 1}}
-        if chosen.get("sharding") == "hsdp":
-            chosen["sharding"] = f"hsdp {entry['plan']['dp_shard']:g}"
-            said["dp_shard"] = entry["plan"]["dp_shard"]
-        entry["chosen"] = chosen
-        entry["command"] = command("train", said, TRAINING_FIELDS)
-        plans.append(entry)
+    plans = [_listed(result, position, fields) for position in range(min(LISTED, len(inner)))]
     mine = None
     if result.own is not None:
         one = result.own

@@ -13,11 +13,12 @@ from calibration.runs.apart import take_apart
 from calibration.runs.own import adapt_runs
 from calibration.runs.own import suggest as suggested
 from calibration.runs.prior import block
+from calibration.serving.fit import usable
 from calibration.serving.own import adapt_engines
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
 from calibration.tables.profiles import device_systems
-from calibration.tables.requests import InferencePoint, inference_point
+from calibration.tables.requests import inference_point
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.catalog import load, own_prior
 from predictor.errors import InputError
@@ -97,11 +98,7 @@ def adapt(calibration: str | Path | Calibration, runs: Any) -> Calibration:
     known, table = load(calibration), rows_of(runs)
     if of_inference(table.columns):
         rows = check_runs(table, "the benchmarks").to_dict("records")
-        made = [inference_point(row, known.run) for row in rows]
-        points = [one for one in made if isinstance(one, InferencePoint)]
-        if not points:
-            why = next((f": {one.reason}" for one in made if isinstance(one, Skipped)), "")
-            raise InputError(f"none of {len(made)} benchmarks can be used{why}")
+        points = usable([inference_point(row, known.run) for row in rows])
         return adapt_engines(known, points).calibration
     return adapt_runs(known, points_of(table, known.run, devices=devices_of(runs))).calibration
 

@@ -20,6 +20,7 @@ from calibration.serving.own import adapt_engines
 from calibration.sources.reading import read_table
 from calibration.tables.kernel_table import gaps
 from calibration.tables.profiles import device_systems, read_measurements
+from calibration.tables.waiting import crowded
 from calibration.variation.meeting import jitter
 from predictor import catalog
 from predictor.catalog import FILE as SERVING
@@ -74,7 +75,7 @@ def calibrate(
     paths = [measurements] if isinstance(measurements, str | Path) else list(measurements)
     start = _start(paths, out, reference, base)
     fitted = start
-    summary: dict[str, Any] = {"rows": 0, "left_out": {}, "accelerators": []}
+    summary: dict[str, Any] = {"rows": 0, "left_out": {}, "crowded": 0, "accelerators": []}
     heldout: dict[str, Any] = {}
     if paths:
         fitted, summary, heldout = _kernels(start, paths, system)
@@ -134,6 +135,7 @@ def _kernels(
     summary = {
         "rows": len(found.table),
         "left_out": left_out,
+        "crowded": crowded(found.table, found.accelerators),
         "accelerators": sorted(found.accelerators),
     }
     return fitted, summary, {"kernels": kernels.heldout, "links": links.heldout}

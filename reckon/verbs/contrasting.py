@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -202,6 +203,21 @@ def compare(
     return Contrast(one, two, ratios, both, terms)
 
 
+def _same(a: Prediction | ServingResult, b: Prediction | ServingResult) -> bool:
+    """Whether both are predictions of one run, which is as long as itself for sure; however much
+    of it was stated."""
+
+    def told(of: Prediction | ServingResult) -> str:
+        names = [one.name for one in dataclasses.fields(of.request) if one.name not in SAID]
+        return repr([getattr(of.request, name) for name in names])
+
+    return told(a) == told(b)
+
+
+SAID = ("assumed", "idle", "stated", "guessed")
+"""Of a request, what is of its words and not of the run."""
+
+
 def _training(
     a: Prediction, b: Prediction, known: Calibration
 ) -> tuple[dict[str, Ratio], tuple[tuple[str, float, float], ...]]:
@@ -215,6 +231,8 @@ def _training(
         )
         for p in (a, b)
     )
+    if _same(a, b) and one == two:
+        return dict.fromkeys(("step_time", "time_per_token"), Ratio(1.0, 1.0, 1.0)), ()
     found = ratio(two, one, known)
     tokens = [float(p.request.plan.global_batch * p.request.plan.seq_len) for p in (a, b)]
     per_token = ratio(two, one, known, tokens[0] / tokens[1])
@@ -231,7 +249,7 @@ def _serving(a: ServingResult, b: ServingResult) -> dict[str, Ratio]:
     plans = a.request.plan, b.request.plan
     machines = a.request.cluster.accelerator.name, b.request.cluster.accelerator.name
     alike = plans[0].framework == plans[1].framework and machines[0] == machines[1]
-    share = CANCELS if alike else 1.0
+    share = 0.0 if _same(a, b) else CANCELS if alike else 1.0
     found = {}
     for name in SERVED:
         one, two = getattr(a, name, None), getattr(b, name, None)

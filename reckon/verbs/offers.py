@@ -81,6 +81,11 @@ class InferenceSearch:
     contrast: OtherKind | None = None
     thrift: Thrift = field(default_factory=Thrift)
 
+    def __repr__(self) -> str:
+        best = self.fleets[0]
+        told = f"the best of {best.gpus:g} accelerators, {engine_brief(best.engine.plan)}"
+        return f"<InferenceSearch of {self.model.name}: {len(self.fleets)} fleets, {told}>"
+
     @property
     def reason(self) -> str:
         """Why prompts are read apart by the best fleet, or why not, in a sentence."""

@@ -23,7 +23,7 @@ from predictor.catalog import (
     stated_cluster,
     with_host,
 )
-from predictor.errors import InputError
+from predictor.errors import InputError, unknown
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import request_of
@@ -98,6 +98,14 @@ class TrainingSearch:
     own: Own | None = None
     frugal: tuple[Frugal, ...] = ()
     limits: tuple[float, ...] = ()
+
+    def __repr__(self) -> str:
+        found = self.result
+        best = f"the best takes {self.winner.step_time:.4g} s"
+        return (
+            f"<TrainingSearch of {found.model.name} on {found.cluster.name}: {len(found)} plans, "
+            f"{best}>"
+        )
 
     @property
     def plans(self) -> list[dict[str, Any]]:
@@ -380,6 +388,9 @@ def _bounds(stated: Mapping[str, Any]) -> Limits:
     given = {name: value for name, value in stated.items() if value is not None}
     switched = {name: given.pop(name) for name in _Switch.__annotations__ if name in given}
     numbers = {name: number(name, value) for name, value in given.items()}
+    known = [one.name for one in fields(Limits)]
+    if odd := next((name for name in numbers if name not in known), None):
+        raise unknown("limit of a search", odd, known)
     return Limits(tp_in_node=parse(_Switch, switched, "plan").tp_in_node, **numbers)
 
 

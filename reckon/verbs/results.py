@@ -60,6 +60,9 @@ class Interval:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
     def scaled(self, factor: float) -> Interval:
         """The interval in another unit."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)
@@ -119,6 +122,11 @@ class Prediction:
     powered: Drawn[Any] | None = None
     dealt: Dealt | None = None
     paced: Paced | None = None
+
+    def __repr__(self) -> str:
+        what = f"{self.batch.model.name} on {self.gpus} accelerators of {self.batch.cluster.name}"
+        told = f"step {self.step_time} s, {'fits' if self.fits else 'does not fit'}"
+        return f"<Prediction of {what}: {told}>"
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)

@@ -62,6 +62,12 @@ class ServingResult:
     powered: Drawn[Any] | None = None
     instead: Instead | None = None
 
+    def __repr__(self) -> str:
+        where = f"{self.gpus} accelerators of {self.batch.cluster.name}"
+        told = f"first token {self.ttft} s, others {self.tpot} s"
+        fits = "fits" if self.fits else "does not fit"
+        return f"<ServingResult of {self.batch.model.name} on {where}: {told}, {fits}>"
+
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
         return float(array if self.index is None or not array.ndim else array[self.index])

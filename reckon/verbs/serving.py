@@ -14,7 +14,7 @@ from predictor.catalog import ServingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import ServingPlan, batches
+from predictor.plans import ServingPlan, batches, check_shapes, enforce, serving_rules
 from predictor.serving import (
     EXACT_STEPS,
     STEPS_LISTED,
@@ -74,10 +74,13 @@ def predict_infer(
     known = load(calibration)
     resolved_model = catalog.model(model)
     if isinstance(plan, ServingPlan):
+        check_shapes(plan)
+        resolved_cluster = catalog.system(cluster)
+        vendor = resolved_cluster.accelerator.vendor
+        enforce(serving_rules(plan, resolved_model, vendor), plan)
         single = EXACT_STEPS if plan.shape == () else STEPS_LISTED
-        return predict_inference(resolved_model, catalog.system(cluster), plan, known, single)
-    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_request(Path(plan))
-    fields |= named(model, cluster)
+        return predict_inference(resolved_model, resolved_cluster, plan, known, single)
+    fields = catalog.keys_of(plan, "ServingPlan") | named(model, cluster)
     spec = parse(ServingPlanSpec, fields, "plan")
     resolved_cluster = catalog.stated_cluster(cluster, spec.to_dict())
     loaded: dict[str, Any] = {"model": resolved_model, "cluster": resolved_cluster}

@@ -12,7 +12,7 @@ from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import TrainingPlan, batches
+from predictor.plans import TrainingPlan, batches, check, check_shapes
 from predictor.power import Conditions
 from predictor.records import dataclass
 from predictor.timing import Calibration
@@ -61,9 +61,10 @@ def predict_train(
     known = load(calibration)
     resolved_model = catalog.model(model)
     if isinstance(plan, TrainingPlan):
+        check_shapes(plan)
+        check(plan, resolved_model)
         return predict(resolved_model, catalog.system(cluster), plan, known)
-    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_request(Path(plan))
-    fields |= named(model, cluster)
+    fields = catalog.keys_of(plan, "TrainingPlan") | named(model, cluster)
     spec = parse(TrainingPlanSpec, fields, "plan")
     resolved_cluster = catalog.stated_cluster(cluster, spec.to_dict())
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)

@@ -32,9 +32,9 @@ def expected_of(
 
     Raises InputError where it cannot be predicted.
     """
-    if plan is None:
+    if plan is None and "model" not in fields:
         return Expected()
-    asked, _ = understood(plan, fields)
+    asked = fields if plan is None else understood(plan, fields)[0]
     result = predicted(asked, load(calibration))
     if not isinstance(result, Prediction):
         raise InputError("watch follows training; a benchmark of serving ends by itself")
@@ -105,6 +105,8 @@ def watch(
     for _, text in tail.close():
         yield from _take(found, follower, text, clock()) or []
     told = f"{len(found.seconds)} steps"
+    if found.expected.step > 0 and found.inside is None:
+        told += ", too few to judge"
     if not follower.form:
         told = "no step of a form that is known was seen"
     status = found.status if found.seconds else 1

@@ -86,6 +86,12 @@ def show_calibrated(summary: dict[str, Any]) -> None:
         print(line)
     for reason, count in summary["left_out"].items():
         print(f"left out {count} rows: {reason}")
+    if summary["crowded"]:
+        print(
+            f"{summary['crowded']} of {numbered(summary['rows'], 'row')} were timed while others "
+            "ran most of the time: predictions of this machine may be far off; profile again on a "
+            "quiet one"
+        )
     count = summary["rows"] + len(summary["interval_points"])
     print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {numbered(count, 'row')}")
 

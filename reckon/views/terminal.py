@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from predictor.catalog import NAMED, STORED, Assumption
+from predictor.catalog import DESCRIBED, NAMED, STORED, Assumption
 from predictor.plans import SHARDINGS
 from predictor.training import Share
 from predictor.units import GB, GIB
@@ -211,7 +211,7 @@ def show_idle(idle: Sequence[str]) -> None:
         print(strong(f"no effect here: {', '.join(idle)}", "2"))
 
 
-TOLD = (STORED, NAMED, "the system's name", "accelerators that")
+TOLD = (STORED, NAMED, DESCRIBED, "the system's name", "accelerators that")
 """How rules begin that are told whole: what files and names say."""
 
 

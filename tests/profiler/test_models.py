@@ -85,11 +85,13 @@ def test_every_layout_has_the_loss_of_one_process() -> None:
 
 
 def test_groups_of_several_sizes_alone_and_together() -> None:
-    """Four processes; nothing is left of the budget, so only the smallest size of all ranks."""
+    """Four processes; nothing is left of the budget, so only what all ranks need to tell a
+    latency and a rate."""
     rows = pd.DataFrame(ranks.spawn(groups, 4, ranks._free_port()))
     assert set(rows["op"]) == set(collectives.OPS)
     assert set(rows["num_gpus"]) == {4}
-    assert set(rows["message_bytes"]) == {collectives.SIZES[0]}
+    assert set(rows["message_bytes"]) == {256.0, 2.0**20}
+    assert sorted(collectives.sizes_in_turn()) == list(collectives.SIZES)
     member = Member(find("cpu", 1, 4), 3, 4, 2, "gloo")
     made: list[list[int]] = []
     original = dist.new_group

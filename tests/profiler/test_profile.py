@@ -391,6 +391,8 @@ def test_budgets(text: str, seconds: float) -> None:
         ({"budget": "1s"}, "at least 5s"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"ranks": 0}, "--ranks 0"),
+        ({"threads": 0}, "--threads 0: needs 1 to"),
+        ({"threads": 10_000}, "--threads 10000: needs 1 to"),
         ({"ranks": 2, "budget": 0.5}, "needs a --budget"),
         ({"ranks": 10_000}, "--ranks 10000"),
         ({"device": "cuda:x"}, "unknown device 'cuda:x'"),

@@ -284,3 +284,18 @@ def test_an_optimum_is_asked_of_what_finds_it() -> None:
         explore(content)
     with pytest.raises(InputError, match="state what may vary"):
         optimise({**TRAINING, "sweep": {}})
+
+
+@pytest.mark.parametrize("sizes", [[80, 160], [160, 80]], ids=["up", "down"])
+def test_what_a_plan_leaves_open_follows_from_each_machine(sizes: list[int]) -> None:
+    """It followed from the first of the list: with the larger one first 123 GiB were kept on the
+    80 GiB of the other."""
+    grid = {"model": "llama3-8b", "system": "dgx-h100", "launches": False,
+            "plan": {"gpus": 16, "tp": 2, "global_batch": 64, "seq_len": 8192}}  # fmt: skip
+    table = explore({**grid, "sweep": {"machine.memory_gib": sizes}}).table
+    found = table.set_index("machine.memory_gib")
+    assert (found["peak_memory_gib"] <= found.index).all()
+    assert found.loc[160, "micro_batch"] > found.loc[80, "micro_batch"]
+    assert found.loc[160, "step_time_s"] < found.loc[80, "step_time_s"]
+    usual = explore({**grid, "sweep": {"model": ["llama3-8b"]}}).table.iloc[0]
+    assert found.loc[80, "step_time_s"] == usual["step_time_s"]

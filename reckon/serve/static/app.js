@@ -72,6 +72,9 @@ function seconds(s) {
   if (s >= 600) return four(s / 60) + " min";
   return s >= 1 ? four(s) + " s" : s >= 1e-3 ? four(s * 1e3) + " ms" : four(s * 1e6) + " µs";
 }
+// What a figure stands for is told as the terminal tells it: to four digits.
+const exactly = s => s >= 1 && s < 600 ? Number(s.toPrecision(4)) + " s" : s >= 1e-3 && s < 1 ? Number((s * 1e3).toPrecision(4)) + " ms" : seconds(s);
+const whole = x => Math.round(x).toLocaleString("en");
 const gib = gb => (gb * 1e9 / 2 ** 30).toFixed(1);
 
 // Tabs of power and accuracy look at the request of training or serving that was shown last.
@@ -85,15 +88,13 @@ function readAddress() {
   of = tab === "infer" || given.get("of") === "infer" ? "infer" : "train";
   for (const one of ["tab", "pin", "of"]) given.delete(one);
   const stated = Object.fromEntries(given);
-  for (const one of ["train", "infer"]) {
-    values[one] = { ...DEFAULTS[one] };
-  }
-  if (tab !== "compare" && Object.keys(stated).length) values[verb()] = stated;
+  for (const one of ["train", "infer"]) values[one] ??= { ...DEFAULTS[one] };
+  if (Object.keys(stated).length) values[verb()] = stated;
 }
-function writeAddress() {
-  const said = new URLSearchParams({ tab, ...(verb() === tab ? {} : { of }), ...(tab === "compare" ? {} : stated(verb())) });
+function writeAddress(moved = false) { // a move to another tab can be gone back on
+  const said = new URLSearchParams({ tab, ...(verb() === tab ? {} : { of }), ...stated(verb()) });
   for (const one of pinned) said.append("pin", one);
-  history.replaceState(null, "", "?" + said);
+  history[moved ? "pushState" : "replaceState"](null, "", "?" + said);
 }
 function stated(verb) {
   return Object.fromEntries(Object.entries(values[verb]).filter(([, v]) => v !== ""));
@@ -117,14 +118,14 @@ async function ask(path, body, method = "POST") {
 function told(detail) {
   if (!Array.isArray(detail)) return String(detail);
   const first = detail[0];
-  return `${(first.loc || []).slice(1).join(".")}: ${first.msg}`;
+  return `${(first.loc || []).slice(1).filter(part => !String(part).includes("-")).join(".")}: ${first.msg}`;
 }
 
 // -- the form ------------------------------------------------------------------------------------
 function drawTabs() {
   $("tabs").replaceChildren(...Object.entries(TABS).map(([name, text]) => {
     const label = name === "compare" && pinned.length ? `${text} (${pinned.length})` : text;
-    const made = el("button", { type: "button", on: { click: () => show(name) } }, label);
+    const made = el("button", { type: "button", on: { click: () => show(name, name !== tab) } }, label);
     if (name === tab) made.setAttribute("aria-current", "page");
     return el("li", {}, made);
   }));
@@ -169,12 +170,12 @@ function drawField(name, text, kind) {
   return el("div", { className: long ? "field long" : "field" },
     el("label", { htmlFor: id }, text), input);
 }
-function show(name) {
+function show(name, moved = false) {
   tab = name;
   if (tab === "train" || tab === "infer") of = tab;
   stopSearch();
   answer = null;
-  drawTabs(); drawForm(); writeAddress();
+  drawTabs(); drawForm(); writeAddress(moved);
   for (const id of ["figures", "where", "memory", "same", "better"]) $(id).hidden = tab === "compare";
   for (const id of ["same", "better"]) $(id).hidden ||= tab === "accuracy";
   $("better").hidden ||= tab === "infer";
@@ -236,15 +237,15 @@ function draw(found, verb) {
   if (training) {
     const s = found.step_time_s, per = found.tokens_per_s_per_gpu;
     const inverse = { value: per, low: per * s.value / s.high, high: per * s.value / s.low };
-    figures.push(figure("step time", seconds(s.value), s, seconds),
+    figures.push(figure("step time", exactly(s.value), s, exactly),
       figure("tokens/s per GPU", four(per), inverse, four),
       figure("MFU, causal", percent(found.mfu.megatron_causal), null, null,
              [`${percent(found.mfu.megatron)} counting full attention`]));
     const run = found.training;
     if (run && run.days) {
-      const notes = [`${four(run.gpu_hours.value)} GPU-hours`];
+      const notes = [`${whole(run.gpu_hours.value)} GPU-hours`];
       if (run.cost) notes.push(`${four(run.cost.value)} to pay`);
-      figures.push(figure("training", four(run.days.value) + " days", run.days, x => four(x) + " d", notes));
+      figures.push(figure("training", run.days.value.toFixed(1) + " days", run.days, x => x.toFixed(1) + " d", notes));
     }
     const various = found.variation && found.variation.step_time_s;
     if (various) figures.push(figure("99% of steps take at most", seconds(various.p99), null, null,
@@ -252,8 +253,8 @@ function draw(found, verb) {
     figures.push(figure("memory", fits[0], null, null,
       [held, `out of memory: ${Math.round(100 * memory.p_oom)}% likely`], fits[1]));
   } else {
-    figures.push(figure("time to first token", seconds(found.ttft_s.value), found.ttft_s, seconds),
-      figure("time per token", seconds(found.tpot_s.value), found.tpot_s, seconds),
+    figures.push(figure("time to first token", exactly(found.ttft_s.value), found.ttft_s, exactly),
+      figure("time per token", exactly(found.tpot_s.value), found.tpot_s, exactly),
       figure("output tokens/s", four(found.output_tokens_per_s.value), found.output_tokens_per_s, four,
              [`${four(found.output_tokens_per_s_per_gpu)} per GPU`]),
       figure("requests/s", four(found.requests_per_s), null, null),
@@ -537,7 +538,9 @@ function drawPlans(found, line) {
 }
 function usePlan(plan) {
   const chosen = Object.fromEntries(Object.entries(plan.chosen).filter(([k]) => k !== "dp").map(([k, v]) => [k, String(v).split(" ")[0]]));
-  values.train = { ...values.train, ...chosen };
+  const more = Object.fromEntries(Object.entries(plan.more).map(([k, v]) => [k, String(v)]));
+  for (const one of search.answer.plans) for (const key of Object.keys(one.more)) delete values.train[key];
+  values.train = { ...values.train, ...chosen, ...more };
   search = null;
   drawForm(); writeAddress(); drawSearch(); predict();
   $("result").focus();

@@ -14,6 +14,7 @@ import pytest
 
 import reckon
 from calibration.serving.engines import parameters_of
+from calibration.serving.fit import read_inference
 from calibration.serving.own import adapt_engines, slowed
 from calibration.serving.process import START, Draw, corrections, fit_process
 from calibration.serving.timed import timed, values
@@ -62,6 +63,19 @@ def off(calibration: Calibration, points: list[InferencePoint]) -> float:
     told = values(found, parameters_of(found, calibration.serving.engines))[0]
     measured = np.array([point.value for point in found.points])
     return float(np.mean(np.abs(np.log(told / measured))))
+
+
+def test_benchmarks_of_which_none_is_of_use_are_refused_in_one_line(tmp_path: Path) -> None:
+    """Open loops alone, and rows of a machine that nobody knows."""
+    made = inference_point({**row(4, "tpot_ms", 9.0), "request_rate": 4.0}, BASE.run)
+    assert isinstance(made, InferencePoint)
+    with pytest.raises(InputError, match="none of 1 benchmarks can be used: no closed loop"):
+        adapt_engines(BASE, [made])
+    path = tmp_path / "strange.csv"
+    strange = {**row(4, "tpot_ms", 9.0), "accelerator": "my-cpu"}
+    pd.DataFrame([strange]).to_csv(path, index=False)
+    with pytest.raises(InputError, match="can be used: unknown accelerator 'my-cpu'"):
+        read_inference([path], BASE.run)
 
 
 def test_a_slow_host_is_found_and_carried_to_other_loads() -> None:

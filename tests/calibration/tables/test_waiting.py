@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.tables.profiles import device_accelerators, read_measurements
-from calibration.tables.waiting import LEFT, calm_share, calmed, threads_of, undisturbed
+from calibration.tables.waiting import LEFT, calm_share, calmed, crowded, threads_of, undisturbed
 from predictor.catalog import accelerator
 from predictor.files import write_text
 from tests.conftest import ROOT
@@ -82,6 +82,8 @@ def test_kernels_of_a_host_are_those_of_a_calm_one() -> None:
     })  # fmt: skip
     assert [threads_of(found[name]) for name in (*names, gpu.name)] == [1.0, 2.0, np.inf]
     calm = calmed(rows, found)
+    assert crowded(rows, found) == 0
+    assert crowded(rows.assign(waited=2.0), found) == 3
     assert list(calm["latency_us"]) == [4.0, 4.0, 8.0, 8.0]
     assert list(calm["latency_p90_us"] / calm["latency_p10_us"]) == pytest.approx([10 / 6] * 4)
 

@@ -11,7 +11,7 @@ import pytest
 import reckon
 from predictor import catalog
 from predictor.catalog import load
-from predictor.catalog.entries import FURTHER, NEAR
+from predictor.catalog.alike import FURTHER, NEAR
 from predictor.serving.prediction import predict_inference
 from predictor.timing.relatives import machine_of, stand_in
 from tests.predictor.work.served import CLUSTER, plan
@@ -58,14 +58,39 @@ def test_more_of_anything_is_never_slower(name: str, keys: tuple[str, ...]) -> N
         usual = more
 
 
+ALONE = ("memory_bandwidth_gbs", "l2_mb", "memory_gib", "bf16_tflops")
+
+
+@pytest.mark.parametrize("key", ALONE)
+def test_more_of_one_thing_alone_is_never_slower_however_much(key: str) -> None:
+    """Bytes of memory make nothing quicker; what is far beyond the catalog's goes on as it began;
+    nor is a larger cache a slower one, in which benchmarks would have found their weights."""
+    usual = seconds(described("H100-SXM5-80GB"))
+    for by in (1.15, 4.0, 10.0) if key in ("memory_gib", "l2_mb") else (4.0, 10.0):
+        more = seconds(described("H100-SXM5-80GB", **{key: by}))
+        if key == "memory_gib":
+            assert more == pytest.approx(usual, rel=1e-9)
+        assert all(m <= u * (1 + 1e-9) for m, u in zip(more, usual, strict=True))
+        usual = more
+
+
+def test_a_catalog_machine_that_nobody_measured_is_itself_in_a_file() -> None:
+    """An A800 is as near to an A100; written down by its name and numbers it is still the A800 of
+    the catalog, as sure."""
+    row = catalog.to_mapping(catalog.spec_of("accelerators", "A800-SXM4-80GB"))
+    own = catalog.accelerator({key: value for key, value in row.items() if value})
+    assert own is catalog.accelerator("A800-SXM4-80GB")
+    assert own.relative is None
+
+
 def test_doubt_grows_with_what_differs_and_is_none_of_its_own_far_away() -> None:
     doubts = []
-    for by in (1.0, 1.1, 1.5):
+    for by in (1.0, 1.02, 1.05):
         own = catalog.accelerator(described("H100-SXM5-80GB", memory_bandwidth_gbs=by))
         assert own.doubt == pytest.approx(FURTHER * np.sqrt(np.log(by)), abs=1e-9)
         doubts.append(own.doubt)
     assert doubts == sorted(set(doubts))
-    far = described("H100-SXM5-80GB", memory_bandwidth_gbs=1.1 * np.exp(NEAR))
+    far = described("H100-SXM5-80GB", memory_bandwidth_gbs=0.2 * np.exp(-NEAR))
     assert catalog.accelerator(far).relative is None
     assert (
         catalog.accelerator({**described("H100-SXM5-80GB"), "architecture": "mine"}).relative

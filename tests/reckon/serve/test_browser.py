@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import reckon
+
 pytest.importorskip("fastapi", reason="FastAPI is not installed (reckon[serve])")
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -171,3 +173,25 @@ def test_axe_finds_nothing_serious_and_nothing_overflows(
         assert serious == [], (width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, scheme)
     context.close()
+
+
+def test_back_returns_to_the_tab_before_with_what_was_typed(page: Any) -> None:
+    page.fill("#f-seq_len", "4096")
+    page.wait_for_function("() => location.search.includes('seq_len=4096')")
+    page.click("nav button >> nth=1")
+    page.wait_for_selector("text=time to first token")
+    page.go_back()
+    page.wait_for_selector("text=tokens/s per GPU")
+    assert page.input_value("#f-seq_len") == "4096"
+    page.go_forward()
+    page.wait_for_selector("text=time to first token")
+    page.click("nav button >> nth=0")
+    page.wait_for_selector("text=tokens/s per GPU")
+    assert page.input_value("#f-seq_len") == "4096"
+
+
+def test_the_step_time_is_that_of_the_terminal_to_the_digit(page: Any) -> None:
+    plan = {"gpus": 1024, "tp": 8, "pp": 4, "global_batch": 1024, "seq_len": 8192}
+    own = reckon.predict_train("llama3-70b", "dgx-h100", plan, "kernels-only").step_time
+    assert page.inner_text(".figure .value") == f"{own.value:.4g} s"
+    assert page.inner_text(".figure .note") == f"{own.low:.4g} s to {own.high:.4g} s"

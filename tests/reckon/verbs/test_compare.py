@@ -109,3 +109,18 @@ def test_a_ratio_is_that_of_the_predictions(more: dict[str, Any], tmp_path: Path
     assert sum(two - one for _, one, two in found.terms) == pytest.approx(
         other.step_time.value - plain.step_time.value, rel=1e-9
     )
+
+
+@pytest.mark.parametrize("fields", [TRAIN, SERVE], ids=["train", "infer"])
+def test_a_run_is_as_long_as_itself_for_sure(fields: dict[str, Any], tmp_path: Path) -> None:
+    """It was 0.93 to 1.08 times as long; what differs by a word alone is the same run."""
+    folders = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    for folder in folders:
+        folder.mkdir()
+    a, _, plain = written(folders[0], fields)
+    told = {"tp": int(plain.request.plan.tp), "dp": int(plain.request.plan.dp)}
+    same, _, _ = written(folders[1], {**fields, **told})
+    other, _, _ = written(folders[2], {**fields, **told, "tp": 2 * told["tp"]} | {"dp": None})
+    for one in reckon.compare(a, same).ratios.values():
+        assert (one.low, one.value, one.high) == (1.0, 1.0, 1.0)
+    assert all(one.low < one.value < one.high for one in reckon.compare(a, other).ratios.values())

@@ -17,7 +17,8 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.plans import TrainingPlan
+from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.work import Held
 
 PINNED = 0.83
 """Share of the host link that copies from pinned memory reach: 26 of 31.5 GB/s on A100 (PCIe 4),
@@ -86,6 +87,25 @@ def host_room(cluster: Cluster, plan: TrainingPlan) -> Array:
         return np.full(plan.shape, np.inf)
     there = np.minimum(plan.gpus, cluster.accelerators_per_node)
     return np.broadcast_to(HOST_USABLE * node_memory(cluster) / there, plan.shape)
+
+
+def kept_away(plan: TrainingPlan, layers: Array, flying: Array, kept: Array) -> Array:
+    """Activations that the host has of a stage [bytes], (3, *batch): what it has of each layer is
+    on the device while in use, and on its way.
+
+    layers   of the stage
+    flying   micro-batches at a time
+    kept     by the layers, of one of them [bytes]
+    """
+    layered = np.minimum(flying, RESIDENT / np.maximum(layers, 1.0)) * kept
+    return np.asarray(plan.offload_activations * (flying * kept - layered))
+
+
+def host_states(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
+    """Optimizer states, and the gradients for them, that the host keeps [bytes]."""
+    divided = group if SHARDINGS[plan.sharding].optimizer else 1.0
+    kept = plan.optimizer_bytes + plan.gradient_bytes
+    return held.trained * plan.offload_optimizer * kept / divided
 
 
 def activation_times(

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.memory.kept import GOING, Kept, in_turn, kept_by, on_stages
-from predictor.memory.offload import RESIDENT
+from predictor.memory.offload import host_states, kept_away
+from predictor.memory.reference import compared
 from predictor.models import Model
 from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
 from predictor.records import dataclass
@@ -364,13 +365,6 @@ def state_bytes(
     return held.weights * weights + held.trained * trained
 
 
-def host_states(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
-    """Optimizer states, and the gradients for them, that the host keeps [bytes]."""
-    divided = group if SHARDINGS[plan.sharding].optimizer else 1.0
-    kept = plan.optimizer_bytes + plan.gradient_bytes
-    return held.trained * plan.offload_optimizer * kept / divided
-
-
 def layer_activations(
     saved: Kept, plan: TrainingPlan, held: dict[str, Array]
 ) -> tuple[Array, Array]:
@@ -460,9 +454,7 @@ def memory(
     group, expert_group = plan.shard_group, plan.expert_shard_group
     away = zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
     if np.any(np.asarray(plan.offload_activations) > 0):
-        # What the host has of each layer is on the device while in use, and on its way.
-        layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
-        away = plan.offload_activations * (flying * kept - layered)
+        away = kept_away(plan, held["layer"], flying, kept)
     stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)
@@ -478,6 +470,7 @@ def memory(
         + _buffers(model, plan, adds.gathered),
         "gathered layers": _gathered(model, plan, at),
         "context": beside(divided(plan), adds.context),
+        **compared(plan, parameters),
     }
     classes |= in_turn(plan, classes, (layers, adapters, edges, experts))
     whole = {name: filled(value, zero.shape) for name, value in classes.items()}

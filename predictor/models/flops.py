@@ -105,20 +105,26 @@ def hardware_flop_per_token(
     recompute: str,
     share: Numeric = 1.0,
     frozen: bool = False,
+    unlearned: Numeric = 0.0,
 ) -> Numeric:
-    """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation.
+    """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation, and
+    passes without gradients.
 
     recompute 'none', 'selective' (the attention core once more), 'per_op' (every other matrix of
               the layers once more: `repeated_products`) or 'full' (layers once more; the
               output projection is not repeated: Narayanan et al. 2021, eq. 3)
     share     of the layers that full recomputation covers
     frozen    whether weights get no gradients of their own
+    unlearned  passes forward without gradients beside each that learns
     """
-    repeated, attention = _parts(model, seq_len, CONVENTIONS[convention])
+    rule = CONVENTIONS[convention]
+    repeated, attention = _parts(model, seq_len, rule)
     extra = {
         "none": 0.0,
         "selective": attention,
         "per_op": repeated_share(model) * (repeated - attention),
         "full": repeated * share,
     }[recompute]
+    head = 0.0 if rule.weights == "all" else 2.0 * model.vocab * model.hidden
+    extra = extra + unlearned * (repeated + head)
     return model_flop_per_token(model, seq_len, convention, frozen) + extra

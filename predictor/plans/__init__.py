@@ -27,6 +27,7 @@ from predictor.plans.fields import (
     default_of,
 )
 from predictor.plans.idle import idle
+from predictor.plans.objectives import OBJECTIVES, reference_of
 from predictor.plans.partition import partition
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
@@ -155,6 +156,7 @@ __all__ = [
     "NARROW_EXPERTS",
     "NATURAL",
     "NUMERIC_FIELDS",
+    "OBJECTIVES",
     "OFFLOADS",
     "ON_ONE",
     "ORDER",
@@ -236,6 +238,7 @@ __all__ = [
     "pipeline_rules",
     "pipeline_time",
     "precedence",
+    "reference_of",
     "request_of",
     "runnable",
     "serving_rules",

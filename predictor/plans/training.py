@@ -184,6 +184,8 @@ class TrainingPlan:
     routed_nodes: Numeric = np.nan
     dispatch_processors: Numeric = 20.0
     lora_rank: Numeric = 16.0
+    scored: Numeric = 0.0
+    referred: Numeric = 0.0
     document: Numeric = np.nan
     attention_load: Numeric = 1.0
     attention_cv: Numeric = 0.0
@@ -199,6 +201,8 @@ class TrainingPlan:
     trained: str = "all"
     frozen_precision: str = "as multiplied"
     adapter_style: str = "joined"
+    objective: str = "tokens"
+    reference: str = "none"
     offload_to: str = "cpu"
     dispatch: str = "copies"
     routing: str = "random"
@@ -325,6 +329,16 @@ class TrainingPlan:
         return FROZEN_BYTES[self.frozen_precision] or self.weight_bytes
 
     @property
+    def unlearned(self) -> Numeric:
+        """Passes forward without gradients beside each that learns."""
+        return self.scored + self.referred
+
+    @property
+    def compares(self) -> bool:
+        """Whether answers are compared with what another model says of them."""
+        return self.objective != "tokens" or bool(np.any(np.asarray(self.referred) > 0))
+
+    @property
     def stage_ranks(self) -> Numeric:
         """Accelerators that hold one pipeline stage."""
         return self.tp * self.cp * self.dp
@@ -382,6 +396,8 @@ LAYER_FIELDS = (
     "routed_nodes",
     "dispatch_processors",
     "lora_rank",
+    "scored",
+    "referred",
     "vocab_multiple",
     "document",
     "attention_load",

@@ -66,6 +66,7 @@ from predictor.training.habits import (
     usual_load,
     whole_micro_batch,
 )
+from predictor.training.learned import learned_from
 from predictor.training.regions import Regions, take_regions
 from predictor.training.reliability import Reliability
 from predictor.training.towers import Seen, take_seen
@@ -194,7 +195,7 @@ def _complete(
     filler.run(_shape(values, model, habits.whole and not strict))  # what ran did fit
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
-    filler.run([usual_load(model, habits), *_numbers(values)])
+    filler.run([usual_load(model, habits), *_numbers(values), *learned_from(values)])
     along = habits.settings.get("etp") == AS_LAYERS
     draft = Draft(model, cluster, values, habits.split, not strict, along, habits.whole)
     full_layers(filler, model)

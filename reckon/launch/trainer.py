@@ -16,6 +16,7 @@ from predictor.errors import InputError
 from reckon.launch.accelerate import launcher_sharding, staged
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import PROCESSES, WORLD, command, named_file
+from reckon.launch.preferences import PREFERENCES, compared
 from reckon.launch.repository import HINTS
 from reckon.launch.structured import flatten, read_mapping_text
 from reckon.launch.table import (
@@ -42,7 +43,7 @@ SHARDED, SHARDS, STAGE, OPTIMIZER = "fsdp", "deepspeed", "zero_stage", "optim"
 REPLICAS, SHARED = "dp_replicate_size", "dp_shard_size"
 
 SAME = {
-    "base_model": MODEL, "model_name": MODEL, "checkpoint_dir": MODEL,
+    "base_model": MODEL, "model_name": MODEL, "model": MODEL, "checkpoint_dir": MODEL,
     "checkpointer.checkpoint_dir": MODEL,
     "micro_batch_size": PART, "batch_size": PART, "train.micro_batch_size": PART,
     "train.global_batch_size": TOTAL,
@@ -71,11 +72,11 @@ WHOSE = {"torchtune": "torchtune", "litgpt": "fms-fsdp"}
 STAGED = r"z(?:ero)?[_-]?(?:stage[_-]?)?([0-3])"
 """How names of DeepSpeed's configurations tell the stage."""
 
-NOT_TRAINED = {"dpo": "preferences (DPO)", "ipo": "preferences", "kto": "preferences (KTO)",
-               "orpo": "preferences", "simpo": "preferences", "ppo": "reinforcement learning (PPO)",
-               "grpo": "reinforcement learning (GRPO)", "gdpo": "reinforcement learning",
-               "rm": "a reward model", "ebft": "reinforcement learning"}  # fmt: skip
-"""What `rl` and `stage` say of steps that are more than a pass forward and back."""
+GENERATES = "whose steps generate too (reckon predict rl)"
+NOT_TRAINED = {**{one: f"reinforcement learning ({one.upper()}), {GENERATES}"
+                  for one in ("ppo", "grpo", "gdpo", "rloo", "ebft")},
+               "rm": "a reward model", "gkd": "a distillation"}  # fmt: skip
+"""What `rl` and `stage` say of steps that are more than passes of answers that are there."""
 
 
 def _nothing(facts: Facts) -> Flags:
@@ -94,7 +95,7 @@ OTHERWISE = {"infer_backend": "a run that generates and does not train (reckon p
 
 def _foreign(flags: Flags, text: str) -> str | None:
     """What is trained otherwise: by preferences, rewards, or a teacher; or not at all."""
-    said = str(flags.get("rl", flags.get("stage", ""))).lower()
+    said = str(flags.get("rl") or flags.get("rlhf_type") or flags.get("stage") or "").lower()
     if said in NOT_TRAINED:
         return NOT_TRAINED[said]
     if (kind := str(flags.get("finetuning_type", "")).lower()) in PARTLY:
@@ -102,10 +103,10 @@ def _foreign(flags: Flags, text: str) -> str | None:
     for key, what in OTHERWISE.items():
         if key in flags and "do_train" not in flags:
             return f"{what}, as {key} shows"
-    if program := re.search(r"\b(dpo|ppo|grpo|kto|orpo)\w*\.py", text):
-        return f"{NOT_TRAINED[program[1]]}, as {program[0]} shows"
+    if program := re.search(r"\b(ppo|grpo)\w*\.py|\btrl\s+(grpo|rloo)\b", text):
+        return f"{NOT_TRAINED[program[1] or program[2]]}, as {program[0]} shows"
     parts = " ".join(str(value) for key, value in flags.items() if key.endswith("_component_"))
-    loss = re.search(r"(DPO|PPO|GRPO|KD|KnowledgeDistillation)\w*Loss|KDLoss", parts)
+    loss = re.search(r"\b(PPO|GRPO|KD|KnowledgeDistillation)\w*Loss", parts)
     if loss or "teacher_model._component_" in flags:
         return f"a loss of {loss[0] if loss else 'a teacher'}"
     return None
@@ -260,6 +261,7 @@ ENTRIES: tuple[Entry, ...] = (
         _nothing,
         lambda flags, facts: {"fused": True} if truth("", flags.get("compile", False)) else {},
     ),
+    PREFERENCES,
     clipping(CLIP, absent=1.0),
 )
 
@@ -278,7 +280,8 @@ IGNORED = (
     "quantize", "fsdp_transformer", "lazy_preprocess", "model.apply_lora", "per_device_eval",
     "model_revision", "batch_size_val", "compute_env",
     "machine_rank", "main_training", "rdzv", "same_network", "use_cpu", "downcast", "tpu_",
-    "model.lora_alpha", "model.lora_dropout", "max_length_", "model._component_",
+    "model.lora_alpha", "model.lora_dropout", "max_length_", "model._component_", "pref_",
+    "rlhf_", "desirable", "undesirable", "loss._component_",
 )  # fmt: skip
 """Beginnings of keys that say nothing of speed or memory, or that were read under another name."""
 
@@ -394,7 +397,7 @@ def _parse(text: str, folder: Path) -> Source:
     notes: list[str] = []
     if mapping is not None:
         flat = _staged(flatten(mapping), folder)
-        return Source(_translated(flat, notes), notes)
+        return _source(_translated(flat, notes), text, notes)
     script, launcher, said, notes = command(
         text, (*(f"--{k}" for k in (PART, MODEL, STEPS)),), folder
     )
@@ -411,7 +414,13 @@ def _parse(text: str, folder: Path) -> Source:
         if content is not None and {PART, "base_model", "training"} & set(content):
             flags = {**flatten(content), **flags}
     flags = {**launcher_sharding(script, folder), **_staged(flags, folder)}
-    return Source({**launcher, **_translated(flags, notes)}, notes)
+    return _source({**launcher, **_translated(flags, notes)}, text, notes)
+
+
+def _source(flags: Flags, text: str, notes: list[str]) -> Source:
+    """Flags with what is learned from."""
+    found, pairs = compared(flags, text, (PART, TOTAL))
+    return Source(found, [*notes, *pairs])
 
 
 def _staged(flags: Flags, folder: Path) -> Flags:

@@ -183,6 +183,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "gather_bytes": ("llama3-8b", BASE, 1),
     "optimizer_bytes": ("llama3-8b", BASE, 6),
     "logit_bytes": ("llama3-8b", BASE, 2),
+    "scored": ("llama3-8b", BASE, 1),
+    "referred": ("llama3-8b", BASE, 1),
     "host_memory_gb": ("llama3-8b", AWAY, 512),
     "tokens": ("llama3-8b", BASE, 1e9),
 }

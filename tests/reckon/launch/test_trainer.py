@@ -112,7 +112,7 @@ def test_a_command_that_names_a_file(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (AXOLOTL + "rl: grpo\n", r"the line is of reinforcement learning \(GRPO\)"),
-        (TUNE + "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n", "a loss of DPOLoss"),
+        (TUNE + "loss: {_component_: torchtune.rlhf.loss.PPOLoss}\n", "a loss of PPOLoss"),
         (AXOLOTL + "deepspeed: ours.json\n", "its stage is not in its name; give --sharding"),
         ("base_model: x\nsequence_len: long\n", "long: not a number"),
     ],

@@ -27,7 +27,7 @@ from predictor.plans.fields import (
     default_of,
 )
 from predictor.plans.idle import idle
-from predictor.plans.objectives import OBJECTIVES, reference_of
+from predictor.plans.objectives import OBJECTIVE_WORDS, OBJECTIVES, reference_of
 from predictor.plans.partition import partition
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
@@ -157,6 +157,7 @@ __all__ = [
     "NATURAL",
     "NUMERIC_FIELDS",
     "OBJECTIVES",
+    "OBJECTIVE_WORDS",
     "OFFLOADS",
     "ON_ONE",
     "ORDER",

@@ -20,12 +20,14 @@ class Convention:
     weights   'all' counts every parameter; 'matmul' only what is multiplied: the layers'
               matrices and the output projection, not the embedding lookup.
     attention share of the full s x s attention matrix that is counted: 1, 0.5 (causal) or 0.
+    seen      whether of that what masks and windows leave is counted, whatever `attention` says
     """
 
     name: str
     weights: str
     attention: float
     source: str
+    seen: bool = False
 
 
 CONVENTIONS: dict[str, Convention] = {
@@ -58,6 +60,14 @@ CONVENTIONS: dict[str, Convention] = {
             0.5,
             "Megatron-Bridge flop_utils: attention counted causally; MaxText since 2025-07",
         ),
+        Convention(
+            "attended",
+            "matmul",
+            0.5,
+            "keys that tokens attend to, those outside windows and behind masks left out, as "
+            "MaxText counts local layers of Gemma since 2025 (maxtext_utils.py, from memory)",
+            seen=True,
+        ),
     )
 }
 
@@ -70,12 +80,21 @@ def counted_keys(model: Model, seq_len: Numeric) -> Numeric:
     return 2.0 * attended_keys(model, seq_len, seq_len)
 
 
+def attended(model: Model, seq_len: Numeric) -> Numeric:
+    """Keys that a token attends to, on average over a sequence, in blocks that are alike."""
+    if model.is_sparse or model.is_compressed:
+        return attended_keys(model, seq_len, seq_len)
+    share, whole = model.windowed_share, model.mean_keys(seq_len, False)
+    return share * model.mean_keys(seq_len, True) + (1.0 - share) * whole if share else whole
+
+
 def _parts(model: Model, seq_len: Numeric, convention: Convention) -> tuple[Numeric, Numeric]:
     """Forward FLOPs per token: (everything that full recomputation repeats, attention core)."""
     attention: Numeric = 0.0
     for n, one in model.attention_kinds:
         width = n * one.heads * (one.qk_dim + one.v_dim)
-        attention = attention + 2.0 * width * counted_keys(one, seq_len) * convention.attention
+        keys = counted_keys(one, seq_len) * convention.attention
+        attention = attention + 2.0 * width * (attended(one, seq_len) if convention.seen else keys)
     if convention.weights == "all":
         return 2.0 * model.active_parameters + attention, attention
     return 2.0 * model.matrix_parameters(active=True) + attention, attention

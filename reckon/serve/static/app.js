@@ -239,7 +239,10 @@ function draw(found, verb) {
     figures.push(figure("step time", seconds(s.value), s, seconds),
       figure("tokens/s per GPU", four(per), inverse, four),
       figure("MFU, causal", percent(found.mfu.megatron_causal), null, null,
-             [`${percent(found.mfu.megatron)} counting full attention`]));
+             [`${percent(found.mfu.megatron)} counting full attention` +
+                (found.mfu.megatron > 1 ? ", with keys behind masks and outside windows" : ""),
+              ...(found.mfu.attended < 0.999 * found.mfu.megatron_causal
+                ? [`${percent(found.mfu.attended)} counting windows`] : [])]));
     const run = found.training;
     if (run && run.days) {
       const notes = [`${four(run.gpu_hours.value)} GPU-hours`];

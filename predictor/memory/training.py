@@ -354,6 +354,7 @@ def state_bytes(
     """
     sharding = SHARDINGS[plan.sharding]
     trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
+    trained = trained * (1.0 - plan.gradients_away)
     if plan.reduce_last:  # whole gradients, as they are reduced, stand in the place of their parts
         alone = plan.accumulates & (np.asarray(plan.pp) == 1)
         trained = np.where(alone, plan.reduce_bytes, trained)
@@ -362,7 +363,7 @@ def state_bytes(
     weights = (plan.weight_bytes if stored is None else stored) / (
         group if sharding.weights else 1.0
     )
-    return held.weights * weights + held.trained * trained
+    return held.weights * weights * (1.0 - plan.offload_weights) + held.trained * trained
 
 
 def layer_activations(

@@ -125,6 +125,9 @@ LOOPS = (PLAIN, HUGGINGFACE, "torchtune")
 """Loops over modules of PyTorch without a framework: somebody's own, those of HuggingFace's Trainer
 and what stands on it, and torchtune's recipes."""
 
+ZERO = ("deepspeed", "megatron-deepspeed")
+"""Frameworks on DeepSpeed's optimizers."""
+
 ON_ONE = (*LOOPS, "torchtitan", "kempnerforge", "fms-fsdp")
 """Frameworks that are a loop over modules of PyTorch on one rank: their level is what happens
 between ranks (layers compiled one by one on an H200, in 16 bits and fp8, 0.90 to 1.02 of what
@@ -168,6 +171,7 @@ class TrainingPlan:
     recompute_chunk: Numeric = 1.0
     offload_activations: Numeric = 0.0
     offload_optimizer: Numeric = 0.0
+    offload_weights: Numeric = 0.0
     loader_rate: Numeric = np.nan
     weight_bytes: Numeric = 2.0
     gradient_bytes: Numeric = 4.0
@@ -332,6 +336,15 @@ class TrainingPlan:
     def unlearned(self) -> Numeric:
         """Passes forward without gradients beside each that learns."""
         return self.scored + self.referred
+
+    @property
+    def gradients_away(self) -> Numeric:
+        """Share of the gradients that leave the device as they come, for an optimizer with the
+        host: of DeepSpeed's and PyTorch's, where ranks divide gradients (DeepSpeed @ 0.18, runtime/
+        zero/stage_1_and_2.py: `async_accumulate_grad_in_cpu_via_gpu`, stage3.py:
+        `partition_grads`; FSDP's CPUOffload; from memory). Megatron Core's stay."""
+        leave = SHARDINGS[self.sharding].gradients and self.framework in (*LOOPS, *ZERO)
+        return self.offload_optimizer if leave else 0.0
 
     @property
     def compares(self) -> bool:

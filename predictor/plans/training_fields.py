@@ -335,6 +335,12 @@ _OFFLOAD = (
         ("optimizer", "memory"), reason="nothing is offloaded unless stated",
     ),
     PlanField(
+        "offload_weights", SHARE, "Of the sharded weights, kept by the host.",
+        ("communication", "memory"), reason="nothing is offloaded unless stated",
+        more="ZeRO-3's offload_param, FSDP's CPUOffload: a rank's part comes up before every "
+        "gathering.",
+    ),
+    PlanField(
         "offload_to", WORD, "Where that stays: memory or drives.",
         ("optimizer", "communication", "memory"), choices=OFFLOADS,
         reason="drives are slower by far",

@@ -30,6 +30,9 @@ from predictor.training import complete_training, predict
 SHARED, IN_TURN, BEHIND = "shared", "apart, in turn", "apart, one behind"
 """Where both run, and who waits for whom."""
 
+PASSES = ("scored", "referred")
+"""Fields of a plan that count passes without gradients."""
+
 WEIGHT = 2.0
 """Bytes of a weight as it is sent: 16 bits."""
 
@@ -197,15 +200,11 @@ def _trained(
     def step(own: dict[str, Any], gpus: int) -> float:
         """Of an optimizer step; passes without gradients that nobody states serve all epochs."""
         spec = parse(TrainingPlanSpec, {**own, **layout, "gpus": gpus}, "train")
-        request = complete_training(spec, calibration.run, model=model, cluster=cluster)
-        plan = replace(
-            request.plan,
-            **{
-                name: getattr(request.plan, name) / rollouts.epochs
-                for name in ("scored", "referred")
-                if getattr(spec, name) is None
-            },
-        )
+        plan = complete_training(spec, calibration.run, model=model, cluster=cluster).plan
+        if rollouts.epochs > 1:
+            open_ = [name for name in PASSES if getattr(spec, name) is None]
+            shared = {name: getattr(plan, name) / rollouts.epochs for name in open_}
+            plan = replace(plan, **shared)
         return float(predict(model, cluster, plan, calibration).step_time)
 
     def trained(gpus: int) -> tuple[int, float]:

@@ -66,7 +66,7 @@ from predictor.training.habits import (
     usual_load,
     whole_micro_batch,
 )
-from predictor.training.learned import learned_from
+from predictor.training.learned import gathered, learned_from
 from predictor.training.regions import Regions, take_regions
 from predictor.training.reliability import Reliability
 from predictor.training.towers import Seen, take_seen
@@ -371,7 +371,7 @@ def _numbers(values: Mapping[str, Any]) -> list[Default]:
         Default("optimizer_bytes", recipe.optimizer, rule),
         Default("gradient_bytes", 4.0, "gradients accumulate in fp32"),
         Default("reduce_bytes", 4.0, "gradients are reduced in fp32"),
-        Default("gather_bytes", recipe.weight, rule),
+        Default("gather_bytes", *gathered(values, recipe.weight, rule)),
     ]
 
 
@@ -482,7 +482,8 @@ def _consistent(plan: TrainingPlan, values: Mapping[str, Any], model: Model) -> 
 
 
 def _host(plan: TrainingPlan, cluster: Cluster) -> list[Default]:
-    away = max(float(plan.offload_activations), float(plan.offload_optimizer))
+    shares = plan.offload_activations, plan.offload_optimizer, plan.offload_weights
+    away = max(map(float, shares))
     rule = f"of a node; the catalog does not say what hosts of {cluster.name} have"
     size = round(node_memory(cluster) / GB)
     open_ = away > 0 and plan.offload_to == "cpu" and np.isnan(cluster.host_memory)

@@ -122,7 +122,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     update = operator_times(update_operators(plan, updated), accelerator, calibration, full)
     update_time, update_sigma = update.time.sum(axis=0), update.sigma
     if np.any(np.asarray(plan.offload_optimizer) > 0):
-        update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)
+        update_time = offload.update_time(plan, cluster, np.asarray(updated), update_time)
         update_sigma = np.maximum(update_sigma, offload.SIGMA)
     present = at.count > 0
 
@@ -137,7 +137,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         modules=laid.held,
         between=between,
         gradients=gradients,
-        offload=_copies(model, plan, at, accelerator),
+        offload=_copies(model, plan, at, (dense, experts), accelerator),
         flat=_flat(plan, (dense, experts), accelerator, calibration, full),
         update=filled(update_time, full),
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
@@ -191,18 +191,34 @@ def _flat(
 
 
 def _copies(
-    model: Model, plan: TrainingPlan, at: Stages, accelerator: Accelerator
+    model: Model,
+    plan: TrainingPlan,
+    at: Stages,
+    held: tuple[Held, Held],
+    accelerator: Accelerator,
 ) -> dict[Slot, Exchange]:
-    """Copies of activations to the host and back, (3, *batch); none where nothing is offloaded."""
-    if not np.any(np.asarray(plan.offload_activations) > 0):
+    """Copies to the host and back beside the passes, (3, *batch): of activations, of sharded
+    weights and of their gradients; none where nothing is offloaded.
+
+    held   parameters of layers and of experts on a rank before they are divided
+    """
+    saves = np.any(np.asarray(plan.offload_activations) > 0)
+    away = (plan.offload_weights, plan.gradients_away)
+    if not saves and not any(np.any(np.asarray(share) > 0) for share in away):
         return {}
-    saved = kept_by(step_operators(model, plan), model, plan)
-    kept, _ = layer_activations(saved, plan, blocks(model, plan, at))
-    times = offload.activation_times(plan, accelerator, kept)
-    zero, one = np.zeros_like(times[0]), np.ones_like(times[0])
-    return {
-        Slot("offload", "copy", phase, phase): Exchange(
+    kept: Numeric = np.zeros(at.count.shape)
+    if saves:
+        saved = kept_by(step_operators(model, plan), model, plan)
+        kept, _ = layer_activations(saved, plan, blocks(model, plan, at))
+    (dense, experts), group = held, plan.shard_group
+    weights = dense.weights / group + experts.weights / plan.expert_shard_group
+    trained = dense.trained / group + experts.trained / plan.expert_shard_group
+    times = offload.pass_times(plan, accelerator, kept, weights, trained)
+    found: dict[Slot, Exchange] = {}
+    for phase, own in times.items():
+        time = filled(own, at.count.shape)
+        zero, one = np.zeros_like(time), np.ones_like(time)
+        found[Slot("offload", "copy", phase, phase)] = Exchange(
             time, zero, one, one, np.full_like(time, offload.SIGMA), zero
         )
-        for phase, time in zip(("forward", "backward"), times, strict=True)
-    }
+    return found

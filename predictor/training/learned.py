@@ -1,4 +1,5 @@
-"""Passes and reference of what a step learns from, where nobody states them."""
+"""Passes and reference of what a step learns from, and how what is frozen travels, where nobody
+states them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from predictor.catalog import Default
-from predictor.plans import OBJECTIVES, reference_of
+from predictor.plans import FROZEN_BYTES, LOOPS, OBJECTIVES, reference_of
 
 
 def learned_from(values: Mapping[str, Any]) -> list[Default]:
@@ -27,3 +28,12 @@ def learned_from(values: Mapping[str, Any]) -> list[Default]:
 def compared_together(values: Mapping[str, Any]) -> int:
     """Sequences that a pass of a request compares, of which a micro-batch has whole groups."""
     return OBJECTIVES[values.get("objective", "tokens")].together
+
+
+def gathered(values: Mapping[str, Any], usual: float, rule: str) -> tuple[float, str]:
+    """Bytes of a weight as it is gathered: frozen ones of 4 bits travel as they are stored, in
+    PyTorch's FSDP (bitsandbytes' bnb_4bit_quant_storage, torchao's NF4Tensor; from memory)."""
+    stored = values.get("frozen_precision", "")
+    if stored != "nf4" or values.get("trained", "all") == "all" or values["framework"] not in LOOPS:
+        return usual, rule
+    return FROZEN_BYTES[stored], "frozen weights are gathered as they are stored"

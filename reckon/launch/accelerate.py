@@ -54,14 +54,17 @@ def _meant(said: dict[str, Any], script: Script, folder: Path) -> Flags:
     if file or kind == "DEEPSPEED" or truth("use_deepspeed", said.get("use_deepspeed", False)):
         stage = said.get("zero_stage", USUAL_STAGE)
         offload = said.get("offload_optimizer_device", "none")
+        weights = said.get("offload_param_device", "none")
         if isinstance(file, str):
             where = "a DeepSpeed configuration"
             keys = flatten(read_mapping_text(named_text(file, folder, script, where)) or {})
             stage = keys.get("zero_optimization.stage", 0)
             offload = keys.get("zero_optimization.offload_optimizer.device", "none")
+            weights = keys.get("zero_optimization.offload_param.device", "none")
         found["deepspeed"] = f"zero{stage}"
         if str(offload) in ("cpu", "nvme"):
             found["cpu_offload"] = True
+            found["param_offload"] = str(weights) in ("cpu", "nvme")
     elif kind.startswith("FSDP") or truth("use_fsdp", said.get("use_fsdp", False)):
         again = said.get("fsdp_reshard_after_forward", True)
         usual = "SHARD_GRAD_OP" if str(again).lower() == "false" else "FULL_SHARD"

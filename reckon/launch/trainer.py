@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from predictor.errors import InputError
+from predictor.plans import SHARDINGS
 from reckon.launch.accelerate import launcher_sharding, staged
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import PROCESSES, WORLD, command, named_file
@@ -162,6 +163,18 @@ def _optimizer_means(flags: Flags, facts: Facts) -> Facts:
     return {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4} if "pure" in flags else {}
 
 
+def _offload_means(flags: Flags, facts: Facts) -> Facts:
+    """The optimizer with the host, and weights where ranks divide them: FSDP's `CPUOffload`, and
+    the third stage's configurations that are called so (LLaMA-Factory's ds_z3_offload_config.json
+    has offload_param), unless the configuration says otherwise."""
+    if not truth("cpu_offload", flags.get("cpu_offload", False)):
+        return {}
+    divided = SHARDINGS[str(facts.get("sharding", "none"))].weights
+    found: Facts = {"offload_optimizer": 1.0, "offload_to": "cpu"}
+    weights = divided and truth("param_offload", flags.get("param_offload", True))
+    return {**found, "offload_weights": 1.0} if weights else found
+
+
 def _narrow(targets: str) -> bool:
     """Whether adapters stand beside projections of attention alone."""
     words = set(re.findall(r"[a-z]+", targets.lower())) - {"proj", "output"}
@@ -238,15 +251,7 @@ ENTRIES: tuple[Entry, ...] = (
         lambda flags, facts: {"framework": WHOSE[str(flags[PROGRAM])]} if PROGRAM in flags else {},
     ),
     Derived((OPTIMIZER, "pure"), _nothing, _optimizer_means),
-    Derived(
-        ("cpu_offload",),
-        _nothing,
-        lambda flags, facts: (
-            {"offload_optimizer": 1.0, "offload_to": "cpu"}
-            if truth("cpu_offload", flags.get("cpu_offload", False))
-            else {}
-        ),
-    ),
+    Derived(("cpu_offload", "param_offload"), _nothing, _offload_means),
     Derived(
         ("activation_offloading",),
         _nothing,

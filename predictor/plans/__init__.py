@@ -28,6 +28,7 @@ from predictor.plans.fields import (
 )
 from predictor.plans.idle import idle
 from predictor.plans.objectives import OBJECTIVE_WORDS, OBJECTIVES, reference_of
+from predictor.plans.optimizers import OPTIMIZER_WORDS, OPTIMIZERS, states_of
 from predictor.plans.partition import partition
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
@@ -160,6 +161,8 @@ __all__ = [
     "OBJECTIVE_WORDS",
     "OFFLOADS",
     "ON_ONE",
+    "OPTIMIZERS",
+    "OPTIMIZER_WORDS",
     "ORDER",
     "PACKINGS",
     "PADS_HEADS",
@@ -245,6 +248,7 @@ __all__ = [
     "serving_rules",
     "shown_beside",
     "stages",
+    "states_of",
     "timeline",
     "training_rules",
 ]

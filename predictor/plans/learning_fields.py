@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from predictor.plans.fields import ALL, AMOUNT, COUNT, WORD, PlanField
 from predictor.plans.objectives import OBJECTIVE_WORDS, OBJECTIVES, REFERENCES
+from predictor.plans.optimizers import OPTIMIZER_WORDS, OPTIMIZERS
 from predictor.plans.training import ADAPTER_STYLES, FROZEN_BYTES, TRAINED
 
 SCORED = ("forward", "communication")
@@ -30,6 +31,12 @@ LEARNING_FIELDS = (
         reason="as Megatron Core and NeMo do",
         more="Beside what is projected together; beside each matrix; so, kept in fp32 and "
         "multiplied in 16 bits under autocast (peft), or multiplied in fp32.",
+    ),
+    PlanField(
+        "optimizer", WORD, "What updates weights.", ("optimizer", "memory"),
+        choices=tuple(OPTIMIZERS), words=OPTIMIZER_WORDS, reason="what most train with",
+        more="It says what `optimizer_bytes` are where nobody does; Muon makes each matrix's "
+        "momentum orthogonal by products (Liu et al. 2025, arXiv 2502.16982).",
     ),
     PlanField(
         "objective", WORD, "What answers are learned from.", ALL, choices=tuple(OBJECTIVES),

@@ -206,6 +206,7 @@ class TrainingPlan:
     frozen_precision: str = "as multiplied"
     adapter_style: str = "joined"
     objective: str = "tokens"
+    optimizer: str = "adam"
     reference: str = "none"
     offload_to: str = "cpu"
     dispatch: str = "copies"

@@ -66,7 +66,7 @@ from predictor.training.habits import (
     usual_load,
     whole_micro_batch,
 )
-from predictor.training.learned import gathered, learned_from
+from predictor.training.learned import gathered, keeps, learned_from
 from predictor.training.regions import Regions, take_regions
 from predictor.training.reliability import Reliability
 from predictor.training.towers import Seen, take_seen
@@ -196,6 +196,7 @@ def _complete(
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([usual_load(model, habits), *_numbers(values), *learned_from(values)])
+    keeps(filler, spec)
     along = habits.settings.get("etp") == AS_LAYERS
     draft = Draft(model, cluster, values, habits.split, not strict, along, habits.whole)
     full_layers(filler, model)

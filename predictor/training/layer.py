@@ -302,6 +302,7 @@ STEP_CATEGORIES = (
     "reduce_last",
     "flat_copies",
     "grad_clip",
+    "optimizer",
 )
 """Categories of a plan that change nothing inside a layer, but for autocast."""
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from predictor.catalog import Default
-from predictor.plans import FROZEN_BYTES, LOOPS, OBJECTIVES, reference_of
+from predictor.catalog import Default, Filler, TrainingPlanSpec
+from predictor.plans import FROZEN_BYTES, LOOPS, OBJECTIVES, reference_of, states_of
 
 
 def learned_from(values: Mapping[str, Any]) -> list[Default]:
@@ -37,3 +37,10 @@ def gathered(values: Mapping[str, Any], usual: float, rule: str) -> tuple[float,
     if stored != "nf4" or values.get("trained", "all") == "all" or values["framework"] not in LOOPS:
         return usual, rule
     return FROZEN_BYTES[stored], "frozen weights are gathered as they are stored"
+
+
+def keeps(filler: Filler, stated: TrainingPlanSpec) -> None:
+    """States of an optimizer other than Adam, whose would be those that are filled in."""
+    name, adams = filler.values.get("optimizer", "adam"), filler.values["optimizer_bytes"]
+    if name != "adam" and stated.optimizer_bytes is None:
+        filler.refill("optimizer_bytes", states_of(name, adams), f"optimizer {name}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import FROZEN_BYTES, HUGGINGFACE, SHARDINGS, TrainingPlan
+from predictor.plans import FROZEN_BYTES, HUGGINGFACE, OPTIMIZERS, SHARDINGS, TrainingPlan
 from predictor.records import replace
 from predictor.work.communication import Held
 from predictor.work.context import exchanges_heads
@@ -214,12 +214,14 @@ def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:
     parameters   parameters that this rank updates, float or array.
 
     Adam reads the gradient, the moments and the master copy (the weight itself where there is no
-    other) and writes the last three and the weight. With clipping, the norm reads the gradients
-    and the scaling reads and writes them. Clearing writes them.
+    other) and writes the last three and the weight, and so do others (`plans.optimizers`). With
+    clipping, the norm reads the gradients and the scaling reads and writes them. Clearing writes
+    them.
     """
     grads, states = plan.gradient_bytes, plan.optimizer_bytes
     own_master = np.where(states < 12, plan.weight_bytes, 0.0)
     adam = grads + 2 * states + own_master + plan.weight_bytes
+    adam = adam + OPTIMIZERS[plan.optimizer].more
     clipping = grads * (4 if plan.grad_clip else 1)
     tags = ("update", "update", "fp32", parameters, 1.0)
     return [

@@ -156,11 +156,22 @@ def _grid_means(flags: Flags, facts: Facts) -> Facts:
     return found
 
 
+SIGNS = (
+    (r"adam\w*8bit|8bit\w*adam", "adam8bit"), (r"adafactor", "adafactor"), (r"muon", "muon"),
+    (r"lion", "lion"), (r"sgd", "sgd"),
+)  # fmt: skip
+"""Optimizers other than Adam by what is in the names that programs give them."""
+
+
 def _optimizer_means(flags: Flags, facts: Facts) -> Facts:
-    """Moments of 8 bits; weights, gradients and moments in 16 bits where nothing is in more."""
-    if "8bit" in str(flags.get(OPTIMIZER, "")).lower():
-        return {"optimizer_bytes": 2}
-    return {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4} if "pure" in flags else {}
+    """Which it is, where it is not Adam; weights, gradients and moments in 16 bits where nothing is
+    in more."""
+    name = re.sub(r"[^a-z0-9]", "", str(flags.get(OPTIMIZER, "")).lower())
+    found: Facts = next(({"optimizer": own} for sign, own in SIGNS if re.search(sign, name)), {})
+    if "pure" not in flags:
+        return found
+    bytes_ = {"optimizer_bytes": 4} if not found else {}
+    return {**found, "weight_bytes": 2, "gradient_bytes": 2, **bytes_}
 
 
 def _offload_means(flags: Flags, facts: Facts) -> Facts:

@@ -184,6 +184,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "optimizer_bytes": ("llama3-8b", BASE, 6),
     "logit_bytes": ("llama3-8b", BASE, 2),
     "offload_weights": ("llama3-8b", {**BASE, "sharding": "fsdp", "tp": 1, "pp": 1, "vpp": 1}, 1),
+    "optimizer": ("llama3-8b", BASE, "lion"),
     "scored": ("llama3-8b", BASE, 1),
     "referred": ("llama3-8b", BASE, 1),
     "host_memory_gb": ("llama3-8b", AWAY, 512),

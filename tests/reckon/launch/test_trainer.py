@@ -75,7 +75,7 @@ train: {global_batch_size: 64, micro_batch_size: 2, max_seq_length: 512}
         (AXOLOTL, "llama3.1-8b", {
             "seq_len": 4096, "micro_batch": 2, "global_batch": 64, "precision": "bf16",
             "recompute": "full", "sharding": "fsdp", "trained": "lora", "lora_rank": 16,
-            "frozen_precision": "nf4", "optimizer_bytes": 2, "offload_optimizer": 1.0,
+            "frozen_precision": "nf4", "optimizer": "adam8bit", "offload_optimizer": 1.0,
             "attention": "flash", "pp": 1}),
         (FACTORY, "qwen3-8b", {
             "seq_len": 2048, "global_batch": 16, "sharding": "zero3", "framework": "deepspeed",

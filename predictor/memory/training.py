@@ -354,7 +354,7 @@ def state_bytes(
     """
     sharding = SHARDINGS[plan.sharding]
     trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
-    trained = trained * (1.0 - plan.gradients_away)
+    trained = trained * (1.0 - plan.gradients_gone)
     if plan.reduce_last:  # whole gradients, as they are reduced, stand in the place of their parts
         alone = plan.accumulates & (np.asarray(plan.pp) == 1)
         trained = np.where(alone, plan.reduce_bytes, trained)

@@ -3,7 +3,7 @@ without gradients, and the model that answers are compared with."""
 
 from __future__ import annotations
 
-from predictor.plans.fields import ALL, AMOUNT, COUNT, WORD, PlanField
+from predictor.plans.fields import ALL, AMOUNT, COUNT, SWITCH, WORD, PlanField
 from predictor.plans.objectives import OBJECTIVE_WORDS, OBJECTIVES, REFERENCES
 from predictor.plans.optimizers import OPTIMIZER_WORDS, OPTIMIZERS
 from predictor.plans.training import ADAPTER_STYLES, FROZEN_BYTES, TRAINED
@@ -37,6 +37,12 @@ LEARNING_FIELDS = (
         choices=tuple(OPTIMIZERS), words=OPTIMIZER_WORDS, reason="what most train with",
         more="It says what `optimizer_bytes` are where nobody does; Muon makes each matrix's "
         "momentum orthogonal by products (Liu et al. 2025, arXiv 2502.16982).",
+    ),
+    PlanField(
+        "update_early", SWITCH, "Weights are updated as their gradients come.", ("memory",),
+        reason="frameworks update them after the backward pass",
+        more="torchtune's optimizer_in_bwd: of one device and one micro-batch, which then keeps no "
+        "gradients.",
     ),
     PlanField(
         "objective", WORD, "What answers are learned from.", ALL, choices=tuple(OBJECTIVES),

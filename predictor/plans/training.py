@@ -238,6 +238,7 @@ class TrainingPlan:
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True
+    update_early: bool = False
     framework: str = UNNAMED
     era: str = "neutral"
 
@@ -346,6 +347,14 @@ class TrainingPlan:
         `partition_grads`; FSDP's CPUOffload; from memory). Megatron Core's stay."""
         leave = SHARDINGS[self.sharding].gradients and self.framework in (*LOOPS, *ZERO)
         return self.offload_optimizer if leave else 0.0
+
+    @property
+    def gradients_gone(self) -> Numeric:
+        """Share of the gradients that a device does not keep until its update: those that left for
+        the host, or all where weights are updated as their gradients come, which one device does
+        that has one micro-batch."""
+        early = self.lone & (np.asarray(self.micro_batches) <= 1) & self.update_early
+        return np.where(early, 1.0, self.gradients_away)
 
     @property
     def compares(self) -> bool:

@@ -303,6 +303,7 @@ STEP_CATEGORIES = (
     "flat_copies",
     "grad_clip",
     "optimizer",
+    "update_early",
 )
 """Categories of a plan that change nothing inside a layer, but for autocast."""
 

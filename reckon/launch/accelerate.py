@@ -4,6 +4,7 @@ and utils/dataclasses.py: `DeepSpeedPlugin`, `FullyShardedDataParallelPlugin`; f
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,25 @@ def launcher_sharding(script: Script, folder: Path) -> Flags:
     return {}
 
 
+def _told(config: str) -> dict[str, Any]:
+    """What the name of a configuration file that is not there tells, as TRL's do (examples/
+    accelerate_configs: deepspeed_zero3.yaml, fsdp2.yaml, multi_gpu.yaml)."""
+    name = Path(config).stem.lower()
+    if match := re.search(r"zero_?([0-3])", name):
+        return {"distributed_type": "DEEPSPEED", "zero_stage": int(match[1])}
+    if "fsdp" in name:
+        return {"distributed_type": "FSDP"}
+    return {"distributed_type": "MULTI_GPU"} if name in ("multi_gpu", "ddp") else {}
+
+
 def _said(words: list[str], script: Script, folder: Path) -> dict[str, Any]:
     """Options by their names, those of a configuration file among them."""
     own = {name.lstrip("-").replace("-", "_"): value for name, value in options(words).items()}
     config = own.get("config_file")
     if not isinstance(config, str):
         return own
+    if (told := _told(config)) and named_file(config, folder) is None:
+        return {**told, **own}
     read = read_mapping_text(named_text(config, folder, script, "accelerate's configuration"))
     parts = flatten(read or {})
     inner = {key.split(".", 1)[-1]: value for key, value in parts.items()}

@@ -16,6 +16,7 @@ from predictor.errors import InputError
 from predictor.plans import SHARDINGS
 from reckon.launch.accelerate import launcher_sharding, staged
 from reckon.launch.dialect import Dialect, Source
+from reckon.launch.fused import FUSED
 from reckon.launch.launcher import PROCESSES, WORLD, command, named_file
 from reckon.launch.preferences import PREFERENCES, compared
 from reckon.launch.repository import HINTS
@@ -278,6 +279,14 @@ ENTRIES: tuple[Entry, ...] = (
         lambda flags, facts: {"fused": True} if truth("", flags.get("compile", False)) else {},
     ),
     PREFERENCES,
+    FUSED,
+    Derived(
+        ("optimizer_in_bwd",),
+        _nothing,
+        lambda flags, facts: (
+            {"update_early": True} if truth("", flags.get("optimizer_in_bwd", False)) else {}
+        ),
+    ),
     clipping(CLIP, absent=1.0),
 )
 
@@ -297,7 +306,8 @@ IGNORED = (
     "model_revision", "batch_size_val", "compute_env",
     "machine_rank", "main_training", "rdzv", "same_network", "use_cpu", "downcast", "tpu_",
     "model.lora_alpha", "model.lora_dropout", "max_length_", "model._component_", "pref_",
-    "rlhf_", "desirable", "undesirable", "loss._component_",
+    "rlhf_", "pad_to_sequence", "quantization_bit", "double_quant", "desirable", "undesirable",
+    "loss._component_",
 )  # fmt: skip
 """Beginnings of keys that say nothing of speed or memory, or that were read under another name."""
 

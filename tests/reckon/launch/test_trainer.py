@@ -200,3 +200,49 @@ def test_the_stage_of_a_file_whose_name_does_not_tell_it(tmp_path: Path) -> None
     path.write_text("model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 1\n"
                     "cutoff_len: 4096\ndeepspeed: ds.json\n", encoding="utf-8")  # fmt: skip
     assert read_launch("trainer", str(path)).fields["sharding"] == "zero1"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"use_liger_kernel": True}, {"fused": True, "logit_bytes": 2 / 38}),
+        ({"liger_fused_linear_cross_entropy": True}, {"fused": None, "logit_bytes": 2 / 38}),
+        ({"liger_rms_norm": True}, {"fused": True, "logit_bytes": None}),
+        ({"optim": "adafactor"}, {"optimizer": "adafactor"}),
+        ({"optim": "paged_adamw_8bit"}, {"optimizer": "adam8bit"}),
+        ({"optim": "lion_32bit"}, {"optimizer": "lion"}),
+        ({"optim": "adamw_torch_fused"}, {"optimizer": None}),
+        ({"quantization_bit": 4, "finetuning_type": "lora"}, {"frozen_precision": "nf4"}),
+        ({"fsdp": "full_shard offload"}, {"offload_optimizer": 1.0, "offload_weights": 1.0}),
+        ({"deepspeed": "ds_z3_offload_config.json"}, {"offload_weights": 1.0}),
+        ({"deepspeed": "ds_z2_offload_config.json"}, {"offload_weights": None}),
+    ],
+)
+def test_kernels_optimizers_and_what_stays_with_the_host(
+    said: dict[str, object], expected: dict[str, object]
+) -> None:
+    """Liger's loss keeps one of as many chunks as the vocabulary is wider than the model: Qwen3
+    8B's 151,936 by 4,096."""
+    text = yaml.safe_dump(
+        {"model_name_or_path": "Qwen/Qwen3-8B", "per_device_train_batch_size": 2, **said}
+    )
+    launch = read_launch("trainer", text, beside={"gpus": 8})
+    assert {name: launch.fields.get(name) for name in expected} == expected
+    assert launch.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [("deepspeed_zero3.yaml", "zero3"), ("deepspeed_zero2.yaml", "zero2"), ("fsdp2.yaml", "fsdp"),
+     ("multi_gpu.yaml", "none")],
+)  # fmt: skip
+def test_a_launchers_file_that_is_not_there_is_what_its_name_tells(
+    file: str, expected: str
+) -> None:
+    line = f"accelerate launch --num_processes 8 --config_file accelerate_configs/{file} {TRAIN}"
+    assert read_launch("trainer", line).fields["sharding"] == expected
+
+
+def test_updates_in_the_backward_pass_are_read() -> None:
+    launch = read_launch("trainer", TUNE + "optimizer_in_bwd: true\n", beside={"gpus": 1})
+    assert launch.fields["update_early"] is True

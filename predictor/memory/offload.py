@@ -105,11 +105,17 @@ def kept_away(plan: TrainingPlan, layers: Array, flying: Array, kept: Array) -> 
     return np.asarray(plan.offload_activations * (flying * kept - layered))
 
 
-def host_states(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
-    """Optimizer states, the gradients for them, and weights that the host keeps [bytes]."""
+def host_states(
+    plan: TrainingPlan, held: Held, group: Numeric, stored: Numeric | None = None
+) -> Numeric:
+    """Optimizer states, the gradients for them, and weights that the host keeps [bytes].
+
+    stored   bytes of a weight; the plan's, if not given
+    """
     divided = group if SHARDINGS[plan.sharding].optimizer else 1.0
     kept = held.trained * plan.offload_optimizer * (plan.optimizer_bytes + plan.gradient_bytes)
-    return (kept + held.weights * plan.offload_weights * plan.weight_bytes) / divided
+    wide = plan.weight_bytes if stored is None else stored
+    return (kept + held.weights * plan.offload_weights * wide) / divided
 
 
 def rates(plan: TrainingPlan, accelerator: Accelerator) -> tuple[Numeric, Numeric]:

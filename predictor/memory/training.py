@@ -481,9 +481,10 @@ def memory(
     if built := WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
-    parts = (layers, group), (adapters, group), (edges, group), (experts, expert_group)
-    for part, ranks in parts:
+    for part, ranks in ((adapters, group), (edges, group)):
         away = away + host_states(plan, part, ranks)
+    for part, ranks in ((layers, group), (experts, expert_group)):
+        away = away + host_states(plan, part, ranks, stored)
     peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)
     reserved = np.maximum(peak - beside(divided(plan), adds.context), built)
     tensors, host = (

@@ -169,6 +169,12 @@ BEYOND = (
 """What is said of a utilisation that no device reaches."""
 
 
+def _term(name: str, result: Prediction) -> str:
+    """A term's name; one device exchanges nothing with replicas, and casts what others gather."""
+    alone = name == "dp_communication" and result.gpus == 1
+    return "casts of weights" if alone else TERM_NAMES[name]
+
+
 def _counted(mfu: Mapping[str, float]) -> str:
     """Utilisation of the causal half, and of what attends alone where that is less."""
     causal, seen = mfu["megatron_causal"], mfu["attended"]
@@ -204,7 +210,7 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     _show_memory(result)
     total = result.step_time.value
     terms = [
-        [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
+        [_term(name, result), seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
         for name, value in result.breakdown.items()
         if abs(value) > 1e-9 * total
     ]

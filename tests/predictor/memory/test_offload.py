@@ -216,3 +216,21 @@ def test_a_search_offloads_no_more_than_hosts_hold(llama: Model) -> None:
     assert shares(400e9) == {0.5}
     with pytest.raises(InputError, match=r"no plan fits the hosts .* keep 3\d\.\d GB .* has 22\.5"):
         shares(200e9)
+
+
+def test_frozen_weights_stay_with_the_host_as_they_are_stored(plan: Make) -> None:
+    """Llama 3 8B's layers in 4 bits, embedding and head in 16, over two ranks; gathered so, too."""
+    model = catalog.model("llama3-8b")
+    spec = parse(
+        TrainingPlanSpec,
+        {"gpus": 2, "global_batch": 2, "seq_len": 512, "sharding": "fsdp", "trained": "lora",
+         "frozen_precision": "nf4", "framework": "huggingface", "offload_weights": 1},
+        "test",
+    )  # fmt: skip
+    made = complete_training(spec, RunParameters(), model=model, cluster=DGX).plan
+    assert made.gather_bytes == 0.516
+    ends = 2 * model.vocab * model.hidden
+    hand = (0.516 * (model.parameters - ends) + 2.0 * ends) / 2
+    found = float(memory(model, made, RunParameters()).host)
+    adapters = found - hand
+    assert 0.0 < adapters < 0.02 * hand

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
+from predictor.memory.gathered import gathered_bytes
 from predictor.memory.kept import GOING, Kept, in_turn, kept_by, on_stages
 from predictor.memory.offload import host_states, kept_away
 from predictor.memory.reference import compared
@@ -406,20 +407,10 @@ def _behind(
     return passing
 
 
-def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
-    """Layers whose sharded weights are gathered [bytes]: two (one in use, one prefetched; all of
-    them where they are kept for the backward pass), and one layer's unreduced gradients (those of
-    all, as they are reduced, where several micro-batches add up before: FSDP2's
-    `unsharded_accumulated_grad`)."""
-    if not SHARDINGS[plan.sharding].weights:
-        return 0.0
+def _piece(model: Model, plan: TrainingPlan) -> Numeric:
+    """Parameters of a layer on a rank, as they are gathered."""
     experts = model.moe_share * model.num_experts * expert_parameters(model, plan.etp)
-    piece = layer_parameters(model, plan.tp) + experts / plan.ep
-    gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
-    piped = plan.accumulates & (np.asarray(plan.pp) > 1)
-    unreduced = np.where(piped, np.maximum(at.layers, 1.0), 1.0)
-    trained = 0.0 if plan.frozen else plan.reduce_bytes * unreduced
-    return piece * (gathered * plan.gather_bytes + trained)
+    return layer_parameters(model, plan.tp) + experts / plan.ep
 
 
 def _buffers(model: Model, plan: TrainingPlan, count: float) -> Numeric:
@@ -469,7 +460,7 @@ def memory(
         # The loss is through with the logits when the backward pass of the layers begins.
         "backward workspace": np.maximum(_behind(saved, plan, held, one, at) - head, 0.0)
         + _buffers(model, plan, adds.gathered),
-        "gathered layers": _gathered(model, plan, at),
+        "gathered layers": gathered_bytes(plan, _piece(model, plan), at),
         "context": beside(divided(plan), adds.context),
         **compared(plan, parameters),
     }

@@ -113,6 +113,7 @@ from predictor.plans.training import (
     TRAINED,
     UNNAMED,
     VARIATIONS,
+    ZERO,
     TrainingPlan,
 )
 from predictor.plans.training_fields import TRAINING_DERIVED, TRAINING_FIELDS
@@ -211,6 +212,7 @@ __all__ = [
     "WEIGHTS",
     "WORD",
     "WORDS",
+    "ZERO",
     "Batch",
     "Event",
     "Kind",

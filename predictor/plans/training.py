@@ -342,9 +342,9 @@ class TrainingPlan:
     @property
     def gradients_away(self) -> Numeric:
         """Share of the gradients that leave the device as they come, for an optimizer with the
-        host: of DeepSpeed's and PyTorch's, where ranks divide gradients (DeepSpeed @ 0.18, runtime/
-        zero/stage_1_and_2.py: `async_accumulate_grad_in_cpu_via_gpu`, stage3.py:
-        `partition_grads`; FSDP's CPUOffload; from memory). Megatron Core's stay."""
+        host: of DeepSpeed's and PyTorch's, where ranks divide gradients (DeepSpeed @ edaa72212,
+        runtime/zero/stage_1_and_2.py: `async_accumulate_grad_in_cpu_via_gpu`, stage3.py:
+        `partition_grads`; FSDP's CPUOffload, from memory). Megatron Core's stay."""
         leave = SHARDINGS[self.sharding].gradients and self.framework in (*LOOPS, *ZERO)
         return self.offload_optimizer if leave else 0.0
 

@@ -32,7 +32,15 @@ from calibration.tables.words import (
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, read_machine_name, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.plans import FROZEN_BYTES, PLAIN, RECOMPUTE_MODULES, TRAINING_FIELDS
+from predictor.plans import (
+    FROZEN_BYTES,
+    OBJECTIVE_WORDS,
+    OBJECTIVES,
+    PLAIN,
+    RECOMPUTE_MODULES,
+    TRAINING_FIELDS,
+    meant,
+)
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
 
@@ -60,6 +68,12 @@ weights in 4 bits (Dettmers et al. 2023)."""
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
 attention_qkv, and its fine-tuning performance scripts set target_modules to linear_qkv."""
+
+
+COMPARED = re.compile(r"\b(dpo|ipo|kto|orpo|simpo|cpo)\b", re.IGNORECASE)
+BRACKETS = re.compile(r"[(\[][^)\]]*[)\]]")
+"""What a row's notes, or brackets of its model's name, call training from preferences; a name alone
+(`tulu-2-dpo-70b`) says how its weights came about."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,12 +181,37 @@ def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None
     if value is not None and metric == "step_time_ms":
         return float(value) / 1e3
     if value and metric == "samples_per_s":
-        return float(plan.global_batch) / float(value)
+        return float(plan.global_batch) / float(value) / _each(row)
     if not value or metric not in ("tokens_per_s", "tokens_per_s_per_gpu"):
         return None
     tokens = float(plan.global_batch * plan.seq_len)
     rate = float(value) * (float(plan.gpus) if metric.endswith("gpu") else 1.0)
     return tokens / rate
+
+
+def _objective(row: Mapping[str, Any]) -> str | None:
+    """What a row says in words that is learned from; None where a column says it, or nothing."""
+    if cell(row, "objective") is not None:
+        return None
+    told = " ".join([*BRACKETS.findall(str(cell(row, "model"))), str(cell(row, "notes"))])
+    found = COMPARED.search(told)
+    if found is None or re.search(r"\b(no|not|without|unlike)\s*$", told[: found.start()], re.I):
+        return None
+    return meant(found[0], tuple(OBJECTIVES), OBJECTIVE_WORDS)
+
+
+def _each(row: Mapping[str, Any]) -> int:
+    """Sequences of a row's sample: two where it says in words that pairs are compared, as those
+    count who train so (`reckon.launch.preferences`)."""
+    return OBJECTIVES[_objective(row) or "tokens"].together
+
+
+def _compared(row: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The objective of a row that says it in words, and its batches in sequences."""
+    if (objective := _objective(row)) is None:
+        return {}
+    own, each = {key: fields[key] for key in ("micro_batch", "global_batch")}, _each(row)
+    return {"objective": objective, **{key: own[key] and own[key] * each for key in own}}
 
 
 def _capped(cluster: Cluster, watts: float) -> Cluster:
@@ -281,6 +320,7 @@ def _request(
         fields["trained"] = fields.get("trained") or LORA.get(fields["framework"], "lora")
         if adapters[0].lower() == "qlora" and not quantized:
             fields["frozen_precision"] = fields.get("frozen_precision") or "nf4"
+    fields |= _compared(row, fields)
     fields["micro_batch"] = _at_once(fields)
     check_sequences(cell(row, "dp"), fields["global_batch"], fields["micro_batch"])
     fields |= conventions.usual_size(row, fields, model)

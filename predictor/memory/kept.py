@@ -116,7 +116,7 @@ def in_turn(
     """
     loop = plan.lone & (np.asarray(plan.micro_batches) <= 1) & (plan.framework in LOOPS)
     coming = sum((one.trained for one in parts), np.zeros(()))
-    coming = np.where(loop, plan.gradient_bytes * coming, 0.0)
+    coming = np.where(loop, plan.gradient_bytes * coming * (1.0 - plan.gradients_gone), 0.0)
     found: dict[str, Numeric] = {}
     for name in GOING:
         left = np.minimum(coming, classes[name])

@@ -17,7 +17,8 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.plans import TrainingPlan
+from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.work import Held
 
 PINNED = 0.83
 """Share of the host link that copies from pinned memory reach: 26 of 31.5 GB/s on A100 (PCIe 4),
@@ -27,6 +28,10 @@ HOST_MEMORY = 50e9
 """Host memory traffic per accelerator, at least [bytes/s]: two sockets of eight DDR4-3200 channels
 stream about 400 GB/s for eight accelerators. A faster link to the host implies faster memory there
 (Grace: 512 GB/s behind 450)."""
+
+ALONE = 4.0
+"""Times that share which one accelerator's update reaches where others of its node do not run: half
+of the two sockets that eight share."""
 
 OLDER_LINK, OLDER = 20e9, 0.5
 """Links to the host that are slower than this are of PCIe 3 (15.75 GB/s), whose hosts have four to
@@ -88,25 +93,78 @@ def host_room(cluster: Cluster, plan: TrainingPlan) -> Array:
     return np.broadcast_to(HOST_USABLE * node_memory(cluster) / there, plan.shape)
 
 
-def activation_times(
-    plan: TrainingPlan, accelerator: Accelerator, kept: Array
-) -> tuple[Array, Array]:
-    """Time to bring a micro-batch's offloaded activations down, and up again [s].
+def kept_away(plan: TrainingPlan, layers: Array, flying: Array, kept: Array) -> Array:
+    """Activations that the host has of a stage [bytes], (3, *batch): what it has of each layer is
+    on the device while in use, and on its way.
 
-    kept   bytes that a stage keeps for one micro-batch, any shape that broadcasts with the plan
+    layers   of the stage
+    flying   micro-batches at a time
+    kept     by the layers, of one of them [bytes]
     """
+    layered = np.minimum(flying, RESIDENT / np.maximum(layers, 1.0)) * kept
+    return np.asarray(plan.offload_activations * (flying * kept - layered))
+
+
+def host_states(
+    plan: TrainingPlan, held: Held, group: Numeric, stored: Numeric | None = None
+) -> Numeric:
+    """Optimizer states, the gradients for them, and weights that the host keeps [bytes].
+
+    stored   bytes of a weight; the plan's, if not given
+    """
+    divided = group if SHARDINGS[plan.sharding].optimizer else 1.0
+    kept = held.trained * plan.offload_optimizer * (plan.optimizer_bytes + plan.gradient_bytes)
+    wide = plan.weight_bytes if stored is None else stored
+    return (kept + held.weights * plan.offload_weights * wide) / divided
+
+
+def rates(plan: TrainingPlan, accelerator: Accelerator) -> tuple[Numeric, Numeric]:
+    """Rates at which what is offloaded goes down, and comes up again [bytes/s]."""
     link = host_link(accelerator)
-    moved = plan.offload_activations * kept
     if plan.offload_to == "nvme":
-        down, up = np.minimum(link, NVME_WRITE), np.minimum(link, NVME_READ)
-    else:
-        down = up = link
-    return np.asarray(moved / down), np.asarray(moved / up)
+        return np.minimum(link, NVME_WRITE), np.minimum(link, NVME_READ)
+    return link, link
 
 
-def update_time(
-    plan: TrainingPlan, accelerator: Accelerator, updated: Array, device: Array
-) -> Array:
+def pass_times(
+    plan: TrainingPlan, accelerator: Accelerator, kept: Numeric, weights: Numeric, trained: Numeric
+) -> dict[str, Array]:
+    """Time of the copies beside a micro-batch's forward and backward pass [s]; down and up go at
+    once (links are full duplex).
+
+    kept      bytes of activations that a stage keeps for one micro-batch, any shape that broadcasts
+              with the plan
+    weights   of a stage that a rank has after they are divided; they come up for every pass
+    trained   of these; their gradients go down, and add to those that are there
+
+    Gradients that several micro-batches add up come up, are added to on the device, and go down
+    again (`async_accumulate_grad_in_cpu_via_gpu`), in 16 bits.
+    """
+    down, up = rates(plan, accelerator)
+    moved = plan.offload_activations * kept
+    part = weights * plan.offload_weights * plan.gather_bytes
+    gradients = trained * plan.gradients_away * plan.recipe.activation
+    again = 1.0 - 1.0 / np.maximum(plan.micro_batches, 1.0)
+    backward = part * (1.0 if plan.reshard else 0.0)
+    ahead = part * (1.0 + np.asarray(plan.unlearned))
+    return {
+        "forward": np.maximum(moved / down, ahead / up),
+        "backward": np.maximum(gradients / down, (moved + backward + again * gradients) / up),
+    }
+
+
+def host_rate(plan: TrainingPlan, cluster: Cluster) -> Numeric:
+    """Rate of the host's memory for one accelerator of those that run on it [bytes/s]: its part, or
+    one socket's at most where few run, whose processor has its memory there. Only a link that is
+    coherent with the host's memory says that the memory is as fast."""
+    link = cluster.accelerator.host_bandwidth
+    there = np.minimum(plan.gpus, cluster.accelerators_per_node)
+    part = HOST_MEMORY * np.minimum(cluster.accelerators_per_node / there, ALONE)
+    usual = part * np.where(link < OLDER_LINK, OLDER, 1.0)
+    return np.maximum(usual, np.where(link > COHERENT, link, 0.0))
+
+
+def update_time(plan: TrainingPlan, cluster: Cluster, updated: Array, device: Array) -> Array:
     """Time of the optimizer step where a share of it runs on the host [s].
 
     updated  parameters that this rank updates
@@ -115,12 +173,9 @@ def update_time(
     The device updates the rest meanwhile. CPU Adam reads gradients and states and writes states
     and 16-bit weights.
     """
-    link, share = host_link(accelerator), plan.offload_optimizer
+    link, share = host_link(cluster.accelerator), plan.offload_optimizer
     states = plan.optimizer_bytes
-    # Only a link that is coherent with the host's memory says that the memory is as fast.
-    coherent = np.where(accelerator.host_bandwidth > COHERENT, accelerator.host_bandwidth, 0.0)
-    usual = HOST_MEMORY * np.where(accelerator.host_bandwidth < OLDER_LINK, OLDER, 1.0)
-    host = ADAM * np.maximum(usual, coherent)
+    host = ADAM * host_rate(plan, cluster)
     slowest = np.maximum.reduce(
         np.broadcast_arrays(
             plan.gradient_bytes / link,

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
+from predictor.memory.gathered import gathered_bytes
 from predictor.memory.kept import GOING, Kept, in_turn, kept_by, on_stages
-from predictor.memory.offload import RESIDENT
+from predictor.memory.offload import host_states, kept_away
+from predictor.memory.reference import compared
 from predictor.models import Model
 from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
 from predictor.records import dataclass
@@ -353,6 +355,7 @@ def state_bytes(
     """
     sharding = SHARDINGS[plan.sharding]
     trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
+    trained = trained * (1.0 - plan.gradients_gone)
     if plan.reduce_last:  # whole gradients, as they are reduced, stand in the place of their parts
         alone = plan.accumulates & (np.asarray(plan.pp) == 1)
         trained = np.where(alone, plan.reduce_bytes, trained)
@@ -361,14 +364,7 @@ def state_bytes(
     weights = (plan.weight_bytes if stored is None else stored) / (
         group if sharding.weights else 1.0
     )
-    return held.weights * weights + held.trained * trained
-
-
-def host_states(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
-    """Optimizer states, and the gradients for them, that the host keeps [bytes]."""
-    divided = group if SHARDINGS[plan.sharding].optimizer else 1.0
-    kept = plan.optimizer_bytes + plan.gradient_bytes
-    return held.trained * plan.offload_optimizer * kept / divided
+    return held.weights * weights * (1.0 - plan.offload_weights) + held.trained * trained
 
 
 def layer_activations(
@@ -411,20 +407,10 @@ def _behind(
     return passing
 
 
-def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
-    """Layers whose sharded weights are gathered [bytes]: two (one in use, one prefetched; all of
-    them where they are kept for the backward pass), and one layer's unreduced gradients (those of
-    all, as they are reduced, where several micro-batches add up before: FSDP2's
-    `unsharded_accumulated_grad`)."""
-    if not SHARDINGS[plan.sharding].weights:
-        return 0.0
+def _piece(model: Model, plan: TrainingPlan) -> Numeric:
+    """Parameters of a layer on a rank, as they are gathered."""
     experts = model.moe_share * model.num_experts * expert_parameters(model, plan.etp)
-    piece = layer_parameters(model, plan.tp) + experts / plan.ep
-    gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
-    piped = plan.accumulates & (np.asarray(plan.pp) > 1)
-    unreduced = np.where(piped, np.maximum(at.layers, 1.0), 1.0)
-    trained = 0.0 if plan.frozen else plan.reduce_bytes * unreduced
-    return piece * (gathered * plan.gather_bytes + trained)
+    return layer_parameters(model, plan.tp) + experts / plan.ep
 
 
 def _buffers(model: Model, plan: TrainingPlan, count: float) -> Numeric:
@@ -460,9 +446,7 @@ def memory(
     group, expert_group = plan.shard_group, plan.expert_shard_group
     away = zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
     if np.any(np.asarray(plan.offload_activations) > 0):
-        # What the host has of each layer is on the device while in use, and on its way.
-        layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
-        away = plan.offload_activations * (flying * kept - layered)
+        away = kept_away(plan, held["layer"], flying, kept)
     stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)
@@ -476,8 +460,9 @@ def memory(
         # The loss is through with the logits when the backward pass of the layers begins.
         "backward workspace": np.maximum(_behind(saved, plan, held, one, at) - head, 0.0)
         + _buffers(model, plan, adds.gathered),
-        "gathered layers": _gathered(model, plan, at),
+        "gathered layers": gathered_bytes(plan, _piece(model, plan), at),
         "context": beside(divided(plan), adds.context),
+        **compared(plan, parameters),
     }
     classes |= in_turn(plan, classes, (layers, adapters, edges, experts))
     whole = {name: filled(value, zero.shape) for name, value in classes.items()}
@@ -487,9 +472,10 @@ def memory(
     if built := WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
-    parts = (layers, group), (adapters, group), (edges, group), (experts, expert_group)
-    for part, ranks in parts:
+    for part, ranks in ((adapters, group), (edges, group)):
         away = away + host_states(plan, part, ranks)
+    for part, ranks in ((layers, group), (experts, expert_group)):
+        away = away + host_states(plan, part, ranks, stored)
     peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)
     reserved = np.maximum(peak - beside(divided(plan), adds.context), built)
     tensors, host = (

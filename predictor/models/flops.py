@@ -20,12 +20,14 @@ class Convention:
     weights   'all' counts every parameter; 'matmul' only what is multiplied: the layers'
               matrices and the output projection, not the embedding lookup.
     attention share of the full s x s attention matrix that is counted: 1, 0.5 (causal) or 0.
+    seen      whether of that what masks and windows leave is counted, whatever `attention` says
     """
 
     name: str
     weights: str
     attention: float
     source: str
+    seen: bool = False
 
 
 CONVENTIONS: dict[str, Convention] = {
@@ -58,6 +60,14 @@ CONVENTIONS: dict[str, Convention] = {
             0.5,
             "Megatron-Bridge flop_utils: attention counted causally; MaxText since 2025-07",
         ),
+        Convention(
+            "attended",
+            "matmul",
+            0.5,
+            "keys that tokens attend to, those outside windows and behind masks left out, as "
+            "MaxText counts local layers of Gemma since 2025 (maxtext_utils.py, from memory)",
+            seen=True,
+        ),
     )
 }
 
@@ -70,12 +80,21 @@ def counted_keys(model: Model, seq_len: Numeric) -> Numeric:
     return 2.0 * attended_keys(model, seq_len, seq_len)
 
 
+def attended(model: Model, seq_len: Numeric) -> Numeric:
+    """Keys that a token attends to, on average over a sequence, in blocks that are alike."""
+    if model.is_sparse or model.is_compressed:
+        return attended_keys(model, seq_len, seq_len)
+    share, whole = model.windowed_share, model.mean_keys(seq_len, False)
+    return share * model.mean_keys(seq_len, True) + (1.0 - share) * whole if share else whole
+
+
 def _parts(model: Model, seq_len: Numeric, convention: Convention) -> tuple[Numeric, Numeric]:
     """Forward FLOPs per token: (everything that full recomputation repeats, attention core)."""
     attention: Numeric = 0.0
     for n, one in model.attention_kinds:
         width = n * one.heads * (one.qk_dim + one.v_dim)
-        attention = attention + 2.0 * width * counted_keys(one, seq_len) * convention.attention
+        keys = counted_keys(one, seq_len) * convention.attention
+        attention = attention + 2.0 * width * (attended(one, seq_len) if convention.seen else keys)
     if convention.weights == "all":
         return 2.0 * model.active_parameters + attention, attention
     return 2.0 * model.matrix_parameters(active=True) + attention, attention
@@ -105,20 +124,26 @@ def hardware_flop_per_token(
     recompute: str,
     share: Numeric = 1.0,
     frozen: bool = False,
+    unlearned: Numeric = 0.0,
 ) -> Numeric:
-    """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation.
+    """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation, and
+    passes without gradients.
 
     recompute 'none', 'selective' (the attention core once more), 'per_op' (every other matrix of
               the layers once more: `repeated_products`) or 'full' (layers once more; the
               output projection is not repeated: Narayanan et al. 2021, eq. 3)
     share     of the layers that full recomputation covers
     frozen    whether weights get no gradients of their own
+    unlearned  passes forward without gradients beside each that learns
     """
-    repeated, attention = _parts(model, seq_len, CONVENTIONS[convention])
+    rule = CONVENTIONS[convention]
+    repeated, attention = _parts(model, seq_len, rule)
     extra = {
         "none": 0.0,
         "selective": attention,
         "per_op": repeated_share(model) * (repeated - attention),
         "full": repeated * share,
     }[recompute]
+    head = 0.0 if rule.weights == "all" else 2.0 * model.vocab * model.hidden
+    extra = extra + unlearned * (repeated + head)
     return model_flop_per_token(model, seq_len, convention, frozen) + extra

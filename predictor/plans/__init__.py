@@ -27,6 +27,8 @@ from predictor.plans.fields import (
     default_of,
 )
 from predictor.plans.idle import idle
+from predictor.plans.objectives import OBJECTIVE_WORDS, OBJECTIVES, reference_of
+from predictor.plans.optimizers import OPTIMIZER_WORDS, OPTIMIZERS, states_of
 from predictor.plans.partition import partition
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
@@ -113,6 +115,7 @@ from predictor.plans.training import (
     TRAINED,
     UNNAMED,
     VARIATIONS,
+    ZERO,
     TrainingPlan,
 )
 from predictor.plans.training_fields import TRAINING_DERIVED, TRAINING_FIELDS
@@ -157,8 +160,12 @@ __all__ = [
     "NARROW_EXPERTS",
     "NATURAL",
     "NUMERIC_FIELDS",
+    "OBJECTIVES",
+    "OBJECTIVE_WORDS",
     "OFFLOADS",
     "ON_ONE",
+    "OPTIMIZERS",
+    "OPTIMIZER_WORDS",
     "ORDER",
     "PACKINGS",
     "PADS_HEADS",
@@ -208,6 +215,7 @@ __all__ = [
     "WEIGHTS",
     "WORD",
     "WORDS",
+    "ZERO",
     "Batch",
     "Event",
     "Kind",
@@ -240,11 +248,13 @@ __all__ = [
     "pipeline_rules",
     "pipeline_time",
     "precedence",
+    "reference_of",
     "request_of",
     "runnable",
     "serving_rules",
     "shown_beside",
     "stages",
+    "states_of",
     "timeline",
     "training_rules",
 ]

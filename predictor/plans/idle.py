@@ -36,9 +36,10 @@ def _above_one(name: str) -> Need:
 
 
 _LORA: Need = ("trained=lora", lambda plan, stated: plan.trained != "all")
+_COMPARED: Need = ("objective=dpo", lambda plan, stated: plan.compares)
 _FULL: Need = ("recompute=full", lambda plan, stated: plan.recompute == "full")
 _ONCE: Need = ("dispatch=once", lambda plan, stated: plan.dispatch == "once")
-_AWAY = _some("offload_activations", "offload_optimizer")
+_AWAY = _some("offload_activations", "offload_optimizer", "offload_weights")
 _READERS = _some("prefill_workers")
 _SCALED, _DRAFTS, _LOADED = _other("most_replicas"), _some("drafted"), _other("adapters")
 _HOST = _other("offload")
@@ -47,6 +48,7 @@ TRAINING: Mapping[str, Need] = {
     "lora_rank": _LORA,
     "frozen_precision": _LORA,
     "adapter_style": _LORA,
+    "reference": _COMPARED,
     "offload_to": _AWAY,
     "host_memory_gb": _AWAY,
     "recompute_share": _FULL,

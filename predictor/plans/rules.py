@@ -14,8 +14,9 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.models import Model
+from predictor.plans.objectives import OBJECTIVES
 from predictor.plans.schedules import BOTH, LINE, V
-from predictor.plans.training import TrainingPlan
+from predictor.plans.training import SHARDINGS, TrainingPlan
 from predictor.records import dataclass
 
 
@@ -100,6 +101,18 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             "global batch {global_batch} is not a multiple of dp {dp} x micro-batch {micro_batch}",
             ("global_batch", "dp", "micro_batch"),
             near_multiples,
+        ),
+        Rule(
+            np.asarray(plan.offload_weights > 0) & (not SHARDINGS[plan.sharding].weights),
+            f"offload_weights {{offload_weights}} needs weights that are sharded (zero3, fsdp, "
+            f"hsdp), not sharding {plan.sharding}",
+            ("offload_weights",),
+        ),
+        Rule(
+            not_multiple(plan.micro_batch, OBJECTIVES[plan.objective].together),
+            f"micro_batch {{micro_batch}} splits what objective {plan.objective} compares: a pair "
+            "is two sequences of micro_batch and of global_batch",
+            ("micro_batch",),
         ),
         Rule(
             not_multiple(plan.seq_len, plan.cp),

@@ -125,6 +125,9 @@ LOOPS = (PLAIN, HUGGINGFACE, "torchtune")
 """Loops over modules of PyTorch without a framework: somebody's own, those of HuggingFace's Trainer
 and what stands on it, and torchtune's recipes."""
 
+ZERO = ("deepspeed", "megatron-deepspeed")
+"""Frameworks on DeepSpeed's optimizers."""
+
 ON_ONE = (*LOOPS, "torchtitan", "kempnerforge", "fms-fsdp")
 """Frameworks that are a loop over modules of PyTorch on one rank: their level is what happens
 between ranks (layers compiled one by one on an H200, in 16 bits and fp8, 0.90 to 1.02 of what
@@ -168,6 +171,7 @@ class TrainingPlan:
     recompute_chunk: Numeric = 1.0
     offload_activations: Numeric = 0.0
     offload_optimizer: Numeric = 0.0
+    offload_weights: Numeric = 0.0
     loader_rate: Numeric = np.nan
     weight_bytes: Numeric = 2.0
     gradient_bytes: Numeric = 4.0
@@ -184,6 +188,8 @@ class TrainingPlan:
     routed_nodes: Numeric = np.nan
     dispatch_processors: Numeric = 20.0
     lora_rank: Numeric = 16.0
+    scored: Numeric = 0.0
+    referred: Numeric = 0.0
     document: Numeric = np.nan
     attention_load: Numeric = 1.0
     attention_cv: Numeric = 0.0
@@ -199,6 +205,9 @@ class TrainingPlan:
     trained: str = "all"
     frozen_precision: str = "as multiplied"
     adapter_style: str = "joined"
+    objective: str = "tokens"
+    optimizer: str = "adam"
+    reference: str = "none"
     offload_to: str = "cpu"
     dispatch: str = "copies"
     routing: str = "random"
@@ -229,6 +238,7 @@ class TrainingPlan:
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True
+    update_early: bool = False
     framework: str = UNNAMED
     era: str = "neutral"
 
@@ -325,6 +335,33 @@ class TrainingPlan:
         return FROZEN_BYTES[self.frozen_precision] or self.weight_bytes
 
     @property
+    def unlearned(self) -> Numeric:
+        """Passes forward without gradients beside each that learns."""
+        return self.scored + self.referred
+
+    @property
+    def gradients_away(self) -> Numeric:
+        """Share of the gradients that leave the device as they come, for an optimizer with the
+        host: of DeepSpeed's and PyTorch's, where ranks divide gradients (DeepSpeed @ edaa72212,
+        runtime/zero/stage_1_and_2.py: `async_accumulate_grad_in_cpu_via_gpu`, stage3.py:
+        `partition_grads`; FSDP's CPUOffload, from memory). Megatron Core's stay."""
+        leave = SHARDINGS[self.sharding].gradients and self.framework in (*LOOPS, *ZERO)
+        return self.offload_optimizer if leave else 0.0
+
+    @property
+    def gradients_gone(self) -> Numeric:
+        """Share of the gradients that a device does not keep until its update: those that left for
+        the host, or all where weights are updated as their gradients come, which one device does
+        that has one micro-batch."""
+        early = self.lone & (np.asarray(self.micro_batches) <= 1) & self.update_early
+        return np.where(early, 1.0, self.gradients_away)
+
+    @property
+    def compares(self) -> bool:
+        """Whether answers are compared with what another model says of them."""
+        return self.objective != "tokens" or bool(np.any(np.asarray(self.referred) > 0))
+
+    @property
     def stage_ranks(self) -> Numeric:
         """Accelerators that hold one pipeline stage."""
         return self.tp * self.cp * self.dp
@@ -382,6 +419,8 @@ LAYER_FIELDS = (
     "routed_nodes",
     "dispatch_processors",
     "lora_rank",
+    "scored",
+    "referred",
     "vocab_multiple",
     "document",
     "attention_load",

@@ -33,17 +33,16 @@ from predictor.plans.fields import (
     table,
 )
 from predictor.plans.kind_fields import FRAMEWORK, KIND_FIELDS, PASSES
+from predictor.plans.learning_fields import LEARNING_FIELDS
 from predictor.plans.power_fields import POWER_FIELDS
 from predictor.plans.run_fields import RUN_FIELDS
 from predictor.plans.schedules import SCHEDULES
 from predictor.plans.training import (
-    ADAPTER_STYLES,
     ATTENTIONS,
     CP_KINDS,
     CUDA_GRAPHS,
     DISPATCHES,
     FIT,
-    FROZEN_BYTES,
     OFFLOADS,
     RECOMPUTE_METHODS,
     RECOMPUTE_MODULES,
@@ -51,7 +50,6 @@ from predictor.plans.training import (
     ROUTINGS,
     SHARDINGS,
     SPLITS,
-    TRAINED,
 )
 from predictor.plans.words import RECIPE_WORDS, RECOMPUTE_WORDS, SHARDING_WORDS
 from predictor.precision import PRECISIONS
@@ -292,27 +290,7 @@ _RECIPE = (
         choices=CUDA_GRAPHS, reason="frameworks launch kernel by kernel unless told otherwise",
         more="Parts of the layers, whole layers, or the step: the host launches that as one.",
     ),
-    PlanField(
-        "trained", WORD, "What learns.", ALL, choices=TRAINED, reason="pre-training",
-        more="Every parameter; or, beside frozen weights, low-rank adapters of all linear layers, "
-        "or of the projections to queries, keys and values only.",
-    ),
-    PlanField(
-        "lora_rank", COUNT, "Inner size of the adapters, where only they are trained.", ALL,
-        reason="a common choice",
-    ),
-    PlanField(
-        "frozen_precision", WORD, "How weights beside adapters are stored.", ALL,
-        choices=tuple(FROZEN_BYTES), reason="frozen weights are kept as the others are",
-        more="Layers alone; what is narrower than it is multiplied is widened before each use "
-        "(QLoRA: nf4).",
-    ),
-    PlanField(
-        "adapter_style", WORD, "How adapters are run.", ALL, choices=ADAPTER_STYLES,
-        reason="as Megatron Core and NeMo do",
-        more="Beside what is projected together; beside each matrix; so, kept in fp32 and "
-        "multiplied in 16 bits under autocast (peft), or multiplied in fp32.",
-    ),
+    *LEARNING_FIELDS,
     PlanField(
         "mtp", SWITCH, "The model's extra prediction layers are trained too.", ALL,
         reason="they are there to be trained",
@@ -356,6 +334,12 @@ _OFFLOAD = (
     PlanField(
         "offload_optimizer", SHARE, "Of the optimizer's states and update, kept by the host.",
         ("optimizer", "memory"), reason="nothing is offloaded unless stated",
+    ),
+    PlanField(
+        "offload_weights", SHARE, "Of the sharded weights, kept by the host.",
+        ("communication", "memory"), reason="nothing is offloaded unless stated",
+        more="ZeRO-3's offload_param, FSDP's CPUOffload: a rank's part comes up before every "
+        "gathering.",
     ),
     PlanField(
         "offload_to", WORD, "Where that stays: memory or drives.",

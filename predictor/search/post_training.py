@@ -4,8 +4,10 @@ training on them; on the same accelerators in turn, or on some of them each.
 Answers have long-tailed lengths: an iteration's rollouts last until the longest of them ends, while
 engines run emptier and emptier. Shared accelerators do one after the other; apart, either waits for
 the other (`in_turn`), or trains on the rollouts of the iteration before (`one_behind`: Noukhovitch
-et al. 2024, arXiv 2410.18252), so that an iteration takes the longer of both. Weights go from those
-that train to those that serve in each (Hu et al. 2024, OpenRLHF, arXiv 2405.11143, section 3).
+et al. 2024, arXiv 2410.18252), so that an iteration takes the longer of both. Before they learn,
+those that train work out what the model, and the one it is compared with, say of the answers (one
+pass forward each, `plans.objectives`). Weights go from those that train to those that serve in each
+(Hu et al. 2024, OpenRLHF, arXiv 2405.11143, section 3).
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.serving import Client, complete_serving, one_by_one
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict
 
 SHARED, IN_TURN, BEHIND = "shared", "apart, in turn", "apart, one behind"
 """Where both run, and who waits for whom."""
+
+PASSES = ("scored", "referred")
+"""Fields of a plan that count passes without gradients."""
 
 WEIGHT = 2.0
 """Bytes of a weight as it is sent: 16 bits."""
@@ -40,6 +45,9 @@ class Rollouts:
     input_len, output_len   mean tokens
     variation   standard deviation of the lengths over their mean, log-normal
     batch       sequences of an optimizer step
+    epochs      times that an iteration's answers are learned from
+    critic      whether a second model of the same size learns what answers are worth (PPO: Ouyang
+                et al. 2022, section 3.5); what it holds is not counted to what fits
     """
 
     prompts: int
@@ -48,6 +56,8 @@ class Rollouts:
     output_len: int
     variation: float
     batch: int
+    epochs: int = 1
+    critic: bool = False
 
     @property
     def answers(self) -> int:
@@ -178,21 +188,30 @@ def _trained(
     calibration: Calibration,
 ) -> Trained:
     """Accelerators of a replica; with so many in all, the time of an iteration's optimizer steps
-    [s], inf where the batch does not divide."""
+    [s], inf where the batch does not divide. What answers are compared with is worked out once for
+    all epochs, as far as the request leaves it to the objective (`plans.objectives`)."""
     length = rollouts.input_len + rollouts.output_len
-    fields = {**train, "seq_len": length, "global_batch": rollouts.batch}
+    fields = {"objective": "grpo", **train, "seq_len": length, "global_batch": rollouts.batch}
     layout = {name: int(fields.get(name, 1)) for name in ("tp", "pp", "cp")}
     replica = int(np.prod(list(layout.values())))
-    steps = rollouts.answers / rollouts.batch
+    steps = rollouts.epochs * rollouts.answers / rollouts.batch
     known: dict[int, float] = {}
+
+    def step(own: dict[str, Any], gpus: int) -> float:
+        """Of an optimizer step; passes without gradients that nobody states serve all epochs."""
+        spec = parse(TrainingPlanSpec, {**own, **layout, "gpus": gpus}, "train")
+        plan = complete_training(spec, calibration.run, model=model, cluster=cluster).plan
+        if rollouts.epochs > 1:
+            open_ = [name for name in PASSES if getattr(spec, name) is None]
+            shared = {name: getattr(plan, name) / rollouts.epochs for name in open_}
+            plan = replace(plan, **shared)
+        return float(predict(model, cluster, plan, calibration).step_time)
 
     def trained(gpus: int) -> tuple[int, float]:
         if gpus and gpus not in known:
-            spec = parse(TrainingPlanSpec, {**fields, **layout, "gpus": gpus}, "train")
+            learning = [fields, {**fields, "reference": "none"}][: 1 + rollouts.critic]
             try:
-                request = complete_training(spec, calibration.run, model=model, cluster=cluster)
-                found = predict(model, cluster, request.plan, calibration)
-                known[gpus] = steps * float(found.step_time)
+                known[gpus] = steps * sum(step(own, gpus) for own in learning)
             except InputError:
                 known[gpus] = np.inf
         return replica, known.get(gpus, 0.0)

@@ -26,6 +26,7 @@ from predictor.training.fitting import (
     shares_experts,
 )
 from predictor.training.habits import Habits, whole_micro_batch
+from predictor.training.learned import compared_together
 from predictor.work import groups
 
 NOTHING = Recomputation("none", 1.0, "")
@@ -105,13 +106,14 @@ def micro_batch(
 ) -> tuple[Recomputation, Default]:
     """Sequences of a micro-batch, and the recomputation that goes with them; one and what fits
     where stages or replicas are dealt unequal shares, and in pipelines."""
+    least = compared_together(draft.values)
     if dealt:
-        return again, Default("micro_batch", 1, "one sequence where shares are unequal")
+        return again, Default("micro_batch", least, "one sequence where shares are unequal")
     if layout[1] > 1 and not habits.whole:
-        return again, Default("micro_batch", 1, "one sequence in a pipeline unless stated")
+        return again, Default("micro_batch", least, "one sequence in a pipeline unless stated")
     whole, rule = whole_micro_batch(draft.values)
     again, most = _together(draft, layout, again, options, run, whole)
-    most = most or (whole if habits.whole else 1)
+    most = most or (whole if habits.whole else least)
     fits = "the most of a rank's sequences that fit in memory together"
     return again, Default("micro_batch", most, rule if habits.whole and most == whole else fits)
 

@@ -66,6 +66,7 @@ from predictor.training.habits import (
     usual_load,
     whole_micro_batch,
 )
+from predictor.training.learned import gathered, keeps, learned_from
 from predictor.training.regions import Regions, take_regions
 from predictor.training.reliability import Reliability
 from predictor.training.towers import Seen, take_seen
@@ -194,7 +195,8 @@ def _complete(
     filler.run(_shape(values, model, habits.whole and not strict))  # what ran did fit
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
-    filler.run([usual_load(model, habits), *_numbers(values)])
+    filler.run([usual_load(model, habits), *_numbers(values), *learned_from(values)])
+    keeps(filler, spec)
     along = habits.settings.get("etp") == AS_LAYERS
     draft = Draft(model, cluster, values, habits.split, not strict, along, habits.whole)
     full_layers(filler, model)
@@ -370,7 +372,7 @@ def _numbers(values: Mapping[str, Any]) -> list[Default]:
         Default("optimizer_bytes", recipe.optimizer, rule),
         Default("gradient_bytes", 4.0, "gradients accumulate in fp32"),
         Default("reduce_bytes", 4.0, "gradients are reduced in fp32"),
-        Default("gather_bytes", recipe.weight, rule),
+        Default("gather_bytes", *gathered(values, recipe.weight, rule)),
     ]
 
 
@@ -481,7 +483,8 @@ def _consistent(plan: TrainingPlan, values: Mapping[str, Any], model: Model) -> 
 
 
 def _host(plan: TrainingPlan, cluster: Cluster) -> list[Default]:
-    away = max(float(plan.offload_activations), float(plan.offload_optimizer))
+    shares = plan.offload_activations, plan.offload_optimizer, plan.offload_weights
+    away = max(map(float, shares))
     rule = f"of a node; the catalog does not say what hosts of {cluster.name} have"
     size = round(node_memory(cluster) / GB)
     open_ = away > 0 and plan.offload_to == "cpu" and np.isnan(cluster.host_memory)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import Memory
@@ -138,3 +139,9 @@ def told(
         need=need,
         peak=float((peaks * weights).sum() / weights.sum()),
     )
+
+
+def together(classes: dict[str, Array]) -> Array:
+    """All that the allocator may lose a part of [bytes]."""
+    apart = ("fragmentation", "context")
+    return sum((v for name, v in classes.items() if name not in apart), np.zeros(()))

@@ -28,6 +28,7 @@ from predictor.plans import (
 )
 from predictor.records import dataclass
 from predictor.timing import RunParameters
+from predictor.training.learned import compared_together
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""
@@ -140,6 +141,7 @@ class Draft:
     def plan(self, layout: Layout, again: Recomputation, micro_batch: int = 1) -> TrainingPlan:
         """The plan with a layout and a recomputation, and a micro-batch if none is stated."""
         values, (tp, pp, cp) = self.values, layout
+        micro_batch = max(micro_batch, compared_together(values))
         ranks = tp * pp * cp
         dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
         taken = {"micro_batch": micro_batch, "vpp": 1} | {
@@ -386,7 +388,10 @@ def most_at_once(
     share = int(one.global_batch) // int(one.dp)
     if share < 2:
         return 1
-    tried = [several for several in divisors(share) if several <= whole]
+    least = compared_together(draft.values)
+    tried = [several for several in divisors(share) if several <= whole and several % least == 0]
+    if not tried:
+        return 0
     batch = stack([draft.plan(layout, again, several) for several in tried])
     peaks = memory(draft.model, batch, run).peak
     fits = np.flatnonzero(np.asarray(peaks <= draft.capacity))

@@ -14,17 +14,20 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import kept_by, lay_out, layer_activations, offload
+from predictor.memory import Layout, kept_by, lay_out, layer_activations, offload
 from predictor.models import Model
 from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks
 from predictor.records import dataclass
 from predictor.timing import Calibration, operator_times
 from predictor.training.exchange import EVERYONE, Exchange, Network, Slot
 from predictor.work import (
+    STEPS,
     Held,
     cast_operators,
     flat_operators,
     gradient_collectives,
+    matrices,
+    newton_schulz,
     pipeline_collectives,
     step_operators,
     update_operators,
@@ -45,7 +48,7 @@ LAYERED = (
     "routing",
 )
 """Categories of a plan that change nothing around its layers, unless the host keeps activations or
-adapters are trained (`is_apart`)."""
+adapters are trained, or matrices made orthogonal (`is_apart`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +90,8 @@ class Frame:
 
 def is_apart(plan: TrainingPlan) -> bool:
     """Whether what lies around the layers depends on nothing inside them."""
-    return not plan.frozen and not np.any(np.asarray(plan.offload_activations) > 0)
+    inside = plan.frozen or plan.optimizer == "muon"
+    return not inside and not np.any(np.asarray(plan.offload_activations) > 0)
 
 
 def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration) -> Frame:
@@ -115,15 +119,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         slot = Slot("dp", c.op, "update", c.behind)
         # All groups reduce at once: the network carries the whole job.
         gradients[(slot, number)] = network.exchange(c, 0.0, full, EVERYONE)
-    sharding = SHARDINGS[plan.sharding]
-    updated = dense.trained + experts.trained
-    if sharding.optimizer:
-        updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
-    update = operator_times(update_operators(plan, updated), accelerator, calibration, full)
-    update_time, update_sigma = update.time.sum(axis=0), update.sigma
-    if np.any(np.asarray(plan.offload_optimizer) > 0):
-        update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)
-        update_sigma = np.maximum(update_sigma, offload.SIGMA)
+    update_time, update_sigma = _updated(model, cluster, plan, calibration, laid)
     present = at.count > 0
 
     def whole(value: Numeric) -> Array:
@@ -137,7 +133,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         modules=laid.held,
         between=between,
         gradients=gradients,
-        offload=_copies(model, plan, at, accelerator),
+        offload=_copies(model, plan, at, (dense, experts), accelerator),
         flat=_flat(plan, (dense, experts), accelerator, calibration, full),
         update=filled(update_time, full),
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
@@ -149,6 +145,48 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         replicas=whole(plan.dp),
         loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
     )
+
+
+def _updated(
+    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration, laid: Layout
+) -> tuple[Array, Array]:
+    """Time of the optimizer [s], (3, *batch), and spreads of its kernels."""
+    accelerator, full = cluster.accelerator, (3, *plan.shape)
+    dense, experts = laid.parameters.dense, laid.parameters.expert
+    updated = dense.trained + experts.trained
+    if SHARDINGS[plan.sharding].optimizer:
+        updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
+    update = operator_times(update_operators(plan, updated), accelerator, calibration, full)
+    time, sigma = update.time.sum(axis=0), update.sigma
+    if plan.optimizer == "muon" and not plan.frozen:
+        time = time + _orthogonal(model, accelerator, plan, calibration, laid)
+    if np.any(np.asarray(plan.offload_optimizer) > 0):
+        time = offload.update_time(plan, cluster, np.asarray(updated), time)
+        sigma = np.maximum(sigma, offload.SIGMA)
+    return np.asarray(time), sigma
+
+
+def _orthogonal(
+    model: Model,
+    accelerator: Accelerator,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    laid: Layout,
+) -> Array:
+    """Time of Muon's products [s], (3, *batch): of all matrices of a stage, or, where ranks divide
+    the optimizer, of each rank's share of them, of which one is whole (Megatron Core's layer-wise
+    distributed optimizer; Liu et al. 2025, section 2.3)."""
+    full = (3, *plan.shape)
+    whole, longest = np.zeros(full), np.zeros(full)
+    for rows, columns, many in matrices(step_operators(model, plan), model, plan, laid.held):
+        listed = newton_schulz(rows, columns, plan.recipe.core)
+        times = operator_times(listed, accelerator, calibration, full).time
+        one = STEPS * times.sum(axis=0)
+        whole = whole + many * one
+        longest = np.maximum(longest, np.where(many > 0, one, 0.0))
+    if not SHARDINGS[plan.sharding].optimizer:
+        return np.asarray(whole)
+    return np.asarray(np.maximum(whole / plan.shard_group, longest))
 
 
 CHANNELS = 16.0
@@ -191,18 +229,34 @@ def _flat(
 
 
 def _copies(
-    model: Model, plan: TrainingPlan, at: Stages, accelerator: Accelerator
+    model: Model,
+    plan: TrainingPlan,
+    at: Stages,
+    held: tuple[Held, Held],
+    accelerator: Accelerator,
 ) -> dict[Slot, Exchange]:
-    """Copies of activations to the host and back, (3, *batch); none where nothing is offloaded."""
-    if not np.any(np.asarray(plan.offload_activations) > 0):
+    """Copies to the host and back beside the passes, (3, *batch): of activations, of sharded
+    weights and of their gradients; none where nothing is offloaded.
+
+    held   parameters of layers and of experts on a rank before they are divided
+    """
+    saves = np.any(np.asarray(plan.offload_activations) > 0)
+    away = (plan.offload_weights, plan.gradients_away)
+    if not saves and not any(np.any(np.asarray(share) > 0) for share in away):
         return {}
-    saved = kept_by(step_operators(model, plan), model, plan)
-    kept, _ = layer_activations(saved, plan, blocks(model, plan, at))
-    times = offload.activation_times(plan, accelerator, kept)
-    zero, one = np.zeros_like(times[0]), np.ones_like(times[0])
-    return {
-        Slot("offload", "copy", phase, phase): Exchange(
+    kept: Numeric = np.zeros(at.count.shape)
+    if saves:
+        saved = kept_by(step_operators(model, plan), model, plan)
+        kept, _ = layer_activations(saved, plan, blocks(model, plan, at))
+    (dense, experts), group = held, plan.shard_group
+    weights = dense.weights / group + experts.weights / plan.expert_shard_group
+    trained = dense.trained / group + experts.trained / plan.expert_shard_group
+    times = offload.pass_times(plan, accelerator, kept, weights, trained)
+    found: dict[Slot, Exchange] = {}
+    for phase, own in times.items():
+        time = filled(own, at.count.shape)
+        zero, one = np.zeros_like(time), np.ones_like(time)
+        found[Slot("offload", "copy", phase, phase)] = Exchange(
             time, zero, one, one, np.full_like(time, offload.SIGMA), zero
         )
-        for phase, time in zip(("forward", "backward"), times, strict=True)
-    }
+    return found

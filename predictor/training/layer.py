@@ -302,6 +302,8 @@ STEP_CATEGORIES = (
     "reduce_last",
     "flat_copies",
     "grad_clip",
+    "optimizer",
+    "update_early",
 )
 """Categories of a plan that change nothing inside a layer, but for autocast."""
 

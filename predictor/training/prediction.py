@@ -150,7 +150,7 @@ def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, N
     return {
         name: (
             model_flop_per_token(model, seen, name, frozen),
-            hardware_flop_per_token(model, seen, name, again, share, frozen),
+            hardware_flop_per_token(model, seen, name, again, share, frozen, plan.unlearned),
         )
         for name in CONVENTIONS
     }

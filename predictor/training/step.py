@@ -42,6 +42,8 @@ class Step:
                 over the framework's factor, as `passes`, `families` and `ends` are
     ends        the same of 'dp_communication' and 'optimizer', once a step
     once        the same of what the host does once a step
+    attention   the same of fused attention, by term, per micro-batch; the factor leaves it, the
+                optimizer and `once` as long as they take (`_stretched`)
     """
 
     step_time: Array
@@ -56,6 +58,7 @@ class Step:
     terms: dict[str, Array]
     ends: dict[str, Array]
     once: Array
+    attention: dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,6 +246,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         terms=book.terms,
         ends=ends,
         once=once,
+        attention=book.attention,
     )
 
 

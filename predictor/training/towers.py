@@ -12,7 +12,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.models import Model, around_layers, encoder
-from predictor.plans import TrainingPlan
+from predictor.plans import SHARDINGS, TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.decomposition import parts
@@ -50,7 +50,7 @@ class TowerLayer:
     """One of `many` layers of a second tower on a stage, and its part of what is around them.
 
     passes       forward and backward pass, weights' gradients, of a micro-batch [s]
-    terms, ends  as of `step.Step`, of the layer
+    terms, ends, attention  as of `step.Step`, of the layer
     state        weights, gradients and optimizer [bytes]
     activations  that it keeps of a micro-batch [bytes]
     """
@@ -59,6 +59,7 @@ class TowerLayer:
     passes: tuple[float, float, float]
     terms: dict[str, float]
     ends: dict[str, float]
+    attention: dict[str, float]
     state: float
     activations: float
 
@@ -107,6 +108,7 @@ def tower_layer(
     passes = [each * inner(getattr(step.passes, name)) for name in PASSES]
     terms = {name: each * inner(value) for name, value in step.terms.items()}
     ends = {name: around / n * inner(value) for name, value in step.ends.items()}
+    core = {name: each * inner(value) for name, value in step.attention.items()}
     state = around / n * inner(need["layer weights and optimizer"])
     flying = plan.pipeline.held(np.asarray(one.pp - 1.0), one.pp, one.micro_batches, 1.0)
     kept = inner(need["activations"]) / n / float(flying)
@@ -114,9 +116,11 @@ def tower_layer(
         passes = [passes[0], 0.0, 0.0]
         terms = dict.fromkeys(terms, 0.0) | {"forward": passes[0]}
         ends = dict.fromkeys(ends, 0.0)
+        core = {"forward": core["forward"]}
         state = around / n * tower.layers * _layer_weights(model) * float(plan.weight_bytes)
-        state, kept = state / float(one.tp), 0.0
-    return TowerLayer(n, (passes[0], passes[1], passes[2]), terms, ends, state, kept)
+        divides = SHARDINGS[plan.sharding].weights
+        state, kept = state / float(one.tp * (one.shard_group if divides else 1.0)), 0.0
+    return TowerLayer(n, (passes[0], passes[1], passes[2]), terms, ends, core, state, kept)
 
 
 PASSES = ("forward", "backward", "weights")

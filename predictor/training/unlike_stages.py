@@ -21,7 +21,7 @@ from predictor.models import Model
 from predictor.plans import LINE, TrainingPlan, partition, timeline
 from predictor.records import dataclass
 from predictor.timing import Calibration
-from predictor.training.dealt import Dealt, Share, named, told
+from predictor.training.dealt import Dealt, Share, named, together, told
 from predictor.training.decomposition import parts
 from predictor.training.power import COMPUTED
 from predictor.training.prediction import TrainingPrediction, predict
@@ -328,7 +328,7 @@ class _Line:
         at = 0.0 if own.embeds and self.stages > 1 else p - 1.0 if own.heads else 1.0
         listed = float(plan.pipeline.held(np.asarray(p - at), p, m, 1.0))
         lost = float(np.max(table.classes["fragmentation"])) / max(
-            float(np.max(_together(table.classes))), 1e-30
+            float(np.max(together(table.classes))), 1e-30
         )
         found[ACTIVE] *= flying / max(listed, 1e-30)
         if own.tower:
@@ -371,13 +371,13 @@ class _Line:
         return tuple(found[0]), tuple(found[1])
 
     def _terms(self, stage: int, own: _Held, of: str) -> dict[str, float]:
-        """Figures of a stage by term: `terms` of a micro-batch, or `ends` of a step."""
+        """Figures by term: `terms` and `attention` of a micro-batch, or `ends` of a step."""
         values: dict[str, Array] = getattr(self.tables[stage].step, of)
         found = {name: self._of(value, stage, own) for name, value in values.items()}
         if own.tower:
             for name, value in getattr(self.tower[stage], of).items():
                 found[name] += own.tower * value
-        if of == "terms":
+        if of != "ends":
             found |= {name: self.slower[stage] * found[name] for name in COMPUTED}
         return found
 
@@ -419,8 +419,13 @@ class _Line:
         whole, busy, waits = self.total(counts)
         found["bubble"] = busy - sum(found.values())
         found["pp_communication"] += waits
-        found |= self.ends(counts)
+        ends, longer = self.ends(counts), self.tables[slowest].factor - 1.0
+        found |= ends
         found["host"] += self.once()
+        for name, value in self._terms(slowest, own, "attention").items():
+            found[name] += longer * m * value
+        found["optimizer"] += longer * ends["optimizer"]
+        found["host"] += longer * self.once()
         found["framework"] = whole - sum(found.values())
         found["data_loading"] = max(self.tables[slowest].loading - whole, 0.0)
         return found
@@ -492,9 +497,3 @@ class _Line:
         reserved = peak - own["context"]
         tensors = reserved - own["fragmentation"]
         return Memory(classes, present, peak, reserved, tensors, np.zeros(()))
-
-
-def _together(classes: dict[str, Array]) -> Array:
-    """All that the allocator may lose a part of [bytes]."""
-    apart = ("fragmentation", "context")
-    return sum((v for name, v in classes.items() if name not in apart), np.zeros(()))

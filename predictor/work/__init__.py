@@ -10,6 +10,7 @@ from predictor.work.communication import (
 )
 from predictor.work.graphs import captured
 from predictor.work.ngrams import LOOKUP, row_bytes, table_bytes
+from predictor.work.orthogonal import STEPS, matrices, newton_schulz
 from predictor.work.primitives import Collective, Group, Operator, streaming
 from predictor.work.recompute import freed
 from predictor.work.serving import (
@@ -39,6 +40,7 @@ __all__ = [
     "LOOKUP",
     "PASSES",
     "SCORED",
+    "STEPS",
     "Collective",
     "Group",
     "Held",
@@ -54,6 +56,8 @@ __all__ = [
     "gradient_collectives",
     "groups",
     "layer_operators",
+    "matrices",
+    "newton_schulz",
     "pass_collectives",
     "pass_groups",
     "passing_tokens",

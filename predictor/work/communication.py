@@ -25,6 +25,7 @@ from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Collective, Group
 from predictor.work.recompute import comes_again, ends_early, region_repeats
 from predictor.work.sparse import longer, pooled
+from predictor.work.unlearned import UNLEARNED, gathered_again, unlearned_passes
 
 PASSES = "passes"
 """What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
@@ -84,7 +85,7 @@ def _passes(plan: TrainingPlan, region: str) -> list[tuple[str, str, Numeric]]:
     pass."""
     share = region_repeats(region, plan)
     again = [] if share is None else [("recompute", ".again", share)]
-    return [("forward", "", 1.0), *again]
+    return [("forward", "", 1.0), *again, *unlearned_passes(plan)]
 
 
 def _entered(plan: TrainingPlan) -> list[tuple[str, str, Numeric]]:
@@ -202,12 +203,12 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
 
         for phase, again, share in (*_passes(plan, enter), *_entered(plan)):
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
-            before = (
-                "" if whole_first or (again and not comes_again(enter, model, plan)) else before
-            )
+            repeated = phase == "recompute"
+            if whole_first or (repeated and not comes_again(enter, model, plan)):
+                before = ""
             gathered = region.narrow * region.message
             add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
-            if again and (ends_early(leave, model, plan) or plan.recompute == "per_op"):
+            if repeated and (ends_early(leave, model, plan) or plan.recompute == "per_op"):
                 continue
             add(f"{leave}.scatter{again}", "reducescatter", phase, split * share, after)
             add(f"{leave}.reduce{again}", "allreduce", phase, plain * share, after)
@@ -300,20 +301,22 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
 def _ends(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
     """Tensor-parallel collectives of the embedding and of the output projection."""
     split = np.where(plan.sequence_parallel > 0, 1.0, 0.0)
+    plain = 1.0 - split
     scalar = 4.0 * plan.tokens  # fp32 maximum, sum and target logit of the split softmax
+    ahead = 1.0 + np.asarray(plan.unlearned)
     return [
         Collective(
-            "embedding.reduce", "allreduce", "forward", "embedding", "tp", whole, 1.0 - split
+            "embedding.reduce", "allreduce", "forward", "embedding", "tp", whole, plain * ahead
         ),
         Collective(
-            "embedding.scatter", "reducescatter", "forward", "embedding", "tp", whole, split
+            "embedding.scatter", "reducescatter", "forward", "embedding", "tp", whole, split * ahead
         ),
         Collective(
             "embedding.gather.bwd", "allgather", "backward", "embedding", "tp", whole, split
         ),
-        Collective("head.gather", "allgather", "forward", "head", "tp", whole, split),
-        Collective("loss.reduce", "allreduce", "forward", "head", "tp", scalar, 3.0),
-        Collective("head.reduce.bwd", "allreduce", "backward", "head", "tp", whole, 1.0 - split),
+        Collective("head.gather", "allgather", "forward", "head", "tp", whole, split * ahead),
+        Collective("loss.reduce", "allreduce", "forward", "head", "tp", scalar, 3.0 * ahead),
+        Collective("head.reduce.bwd", "allreduce", "backward", "head", "tp", whole, plain),
         Collective("head.scatter.bwd", "reducescatter", "backward", "head", "tp", whole, split),
     ]
 
@@ -333,6 +336,8 @@ def _taught(model: Model, plan: TrainingPlan) -> list[Collective]:
         share: Numeric = model.attention_share * count / blocks
         share = share if one.is_compressed else share * longer(one, length)
         for phase, again, part in _passes(plan, "index"):
+            if again == UNLEARNED:
+                continue
             found.append(
                 Collective(
                     name=f"index.target.reduce{again}",
@@ -401,10 +406,10 @@ def pipeline_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
             module="stage",
             group="pp",
             bytes=message,
-            count=crossing,
+            count=crossing * times,
             behind=behind,
         )
-        for phase in ("forward", "backward")
+        for phase, times in (("forward", 1.0 + np.asarray(plan.unlearned)), ("backward", 1.0))
     ]
 
 
@@ -448,7 +453,8 @@ def _replicas(
         pieces = layers + 1.0  # the layers, and the rest as one
         weight, grad, count = weights / pieces, grads / pieces, pieces * repeats
         group = f"{prefix}shard"
-        yield _update(gather, "allgather", "forward", group, weight, count, hide_gather)
+        ahead = count * (1.0 + np.asarray(gathered_again(plan)))
+        yield _update(gather, "allgather", "forward", group, weight, ahead, hide_gather)
         if plan.reshard:
             again = f"{kind}weights.regather"
             yield _update(again, "allgather", "backward", group, weight, count, hide_reduce)

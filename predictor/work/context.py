@@ -5,6 +5,8 @@ Liu et al. 2023 (ring attention); Jacobs et al. 2023 (Ulysses).
 
 from __future__ import annotations
 
+import numpy as np
+
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import SEPARATE, TrainingPlan
@@ -67,15 +69,20 @@ def _exchanged(model: Model, plan: TrainingPlan, share: float, kind: str) -> lis
         core = "attention" if model.windowed_share < 1.0 else WINDOWED
         gradient = f"{core}.bwd"
     kind = "allgather" if model.is_sparse or model.is_compressed else kind
-    for phase, name, behind, volume in (
-        ("forward", "attention.exchange", core, 1.0),
-        ("recompute", "attention.exchange.again", f"{core}.again", 1.0),
-        ("backward", "attention.exchange.bwd", gradient, 2.0),
+    for phase, name, behind, volume, times in (
+        ("forward", "attention.exchange", core, 1.0, 1.0 + np.asarray(plan.unlearned)),
+        (
+            "recompute",
+            "attention.exchange.again",
+            f"{core}.again",
+            1.0,
+            region_repeats("attention", plan),
+        ),
+        ("backward", "attention.exchange.bwd", gradient, 2.0, 1.0),
     ):
-        again = region_repeats("attention", plan) if phase == "recompute" else 1.0
-        if again is None:
+        if times is None:
             continue
-        count = again * share
+        count = times * share
         if kind == "ring":
             message, calls = volume * token * width, plan.cp - 1.0
             found.append(

@@ -14,7 +14,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import FROZEN_BYTES, HUGGINGFACE, SHARDINGS, TrainingPlan
+from predictor.plans import FROZEN_BYTES, HUGGINGFACE, OPTIMIZERS, SHARDINGS, TrainingPlan
 from predictor.records import replace
 from predictor.work.communication import Held
 from predictor.work.context import exchanges_heads
@@ -24,6 +24,7 @@ from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Operator, streaming
 from predictor.work.recompute import repeats
 from predictor.work.setting import Learning, Portion, Software
+from predictor.work.unlearned import gathered_again, unlearned_operators
 from predictor.work.worklist import WorkList
 
 
@@ -133,8 +134,8 @@ def _extra_prediction(at: WorkList) -> None:
 
 def step_operators(model: Model, plan: TrainingPlan) -> list[Operator]:
     """Kernels of one micro-batch on one rank: the blocks of a layer (forward, backward, what is
-    recomputed), the embedding, the output projection and the loss; in a hybrid, the blocks of the
-    mean layer.
+    recomputed), the embedding, the output projection and the loss, and what of them runs without
+    gradients besides; in a hybrid, the blocks of the mean layer.
 
     plan   one plan or a batch.
 
@@ -145,6 +146,7 @@ def step_operators(model: Model, plan: TrainingPlan) -> list[Operator]:
     _recomputation(at, plan)
     embedding(at.on("embedding"))
     head(at.on("head"), plan.tokens)
+    at.operators.extend(unlearned_operators(at.operators, plan))
     if model.mtp_layers and plan.mtp:
         _extra_prediction(at.on("mtp"))
     return at.operators
@@ -166,7 +168,7 @@ def flat_operators(plan: TrainingPlan, held: Held, shard: Numeric) -> list[Opera
         return []
     divided = np.where(np.asarray(shard) > 1, 1.0, 0.0) * plan.exchanges
     last = np.where(plan.accumulates, divided / plan.exchanges, divided)
-    gathers = divided * (2.0 if plan.reshard else 1.0)
+    gathers = divided * ((2.0 if plan.reshard else 1.0) + gathered_again(plan))
     narrow = plan.recipe.activation
     return [
         streaming(
@@ -192,14 +194,17 @@ def cast_operators(plan: TrainingPlan, held: Held) -> list[Operator]:
     """
     if not plan.autocast.any():
         return []
-    count = np.where(plan.autocast, plan.micro_batches, 0.0)
+    times = np.where(plan.autocast, plan.micro_batches, 0.0)
+    again = times * (1.0 + np.asarray(plan.unlearned))
     moved = 4.0 + plan.recipe.activation
     return [
         streaming(
             name, "elementwise", "copy", *("update", "update", "fp32", parameters, 1.0, moved),
             count=count,
         )
-        for name, parameters in (("weights.cast", held.weights), ("gradients.cast", held.trained))
+        for name, parameters, count in (
+            ("weights.cast", held.weights, again), ("gradients.cast", held.trained, times),
+        )
     ]  # fmt: skip
 
 
@@ -209,12 +214,14 @@ def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:
     parameters   parameters that this rank updates, float or array.
 
     Adam reads the gradient, the moments and the master copy (the weight itself where there is no
-    other) and writes the last three and the weight. With clipping, the norm reads the gradients
-    and the scaling reads and writes them. Clearing writes them.
+    other) and writes the last three and the weight, and so do others (`plans.optimizers`). With
+    clipping, the norm reads the gradients and the scaling reads and writes them. Clearing writes
+    them.
     """
     grads, states = plan.gradient_bytes, plan.optimizer_bytes
     own_master = np.where(states < 12, plan.weight_bytes, 0.0)
     adam = grads + 2 * states + own_master + plan.weight_bytes
+    adam = adam + OPTIMIZERS[plan.optimizer].more
     clipping = grads * (4 if plan.grad_clip else 1)
     tags = ("update", "update", "fp32", parameters, 1.0)
     return [

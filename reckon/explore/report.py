@@ -163,7 +163,7 @@ def entry(value: Any, key: str) -> str:
     if pd.isna(value):
         return ""
     return {
-        "mfu": f"{value:.1%}",
+        "mfu": f"{value:.1%}" + " with masked keys" * (value > 1.0),
         "peak_memory_gib": f"{value:.1f}",
         "drawn_w": f"{value:.0f}",
     }.get(key, four(float(value)))

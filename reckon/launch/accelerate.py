@@ -4,6 +4,7 @@ and utils/dataclasses.py: `DeepSpeedPlugin`, `FullyShardedDataParallelPlugin`; f
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,25 @@ def launcher_sharding(script: Script, folder: Path) -> Flags:
     return {}
 
 
+def _told(config: str) -> dict[str, Any]:
+    """What the name of a configuration file that is not there tells, as TRL's do (examples/
+    accelerate_configs: deepspeed_zero3.yaml, fsdp2.yaml, multi_gpu.yaml)."""
+    name = Path(config).stem.lower()
+    if match := re.search(r"zero_?([0-3])", name):
+        return {"distributed_type": "DEEPSPEED", "zero_stage": int(match[1])}
+    if "fsdp" in name:
+        return {"distributed_type": "FSDP"}
+    return {"distributed_type": "MULTI_GPU"} if name in ("multi_gpu", "ddp") else {}
+
+
 def _said(words: list[str], script: Script, folder: Path) -> dict[str, Any]:
     """Options by their names, those of a configuration file among them."""
     own = {name.lstrip("-").replace("-", "_"): value for name, value in options(words).items()}
     config = own.get("config_file")
     if not isinstance(config, str):
         return own
+    if (told := _told(config)) and named_file(config, folder) is None:
+        return {**told, **own}
     read = read_mapping_text(named_text(config, folder, script, "accelerate's configuration"))
     parts = flatten(read or {})
     inner = {key.split(".", 1)[-1]: value for key, value in parts.items()}
@@ -54,14 +68,17 @@ def _meant(said: dict[str, Any], script: Script, folder: Path) -> Flags:
     if file or kind == "DEEPSPEED" or truth("use_deepspeed", said.get("use_deepspeed", False)):
         stage = said.get("zero_stage", USUAL_STAGE)
         offload = said.get("offload_optimizer_device", "none")
+        weights = said.get("offload_param_device", "none")
         if isinstance(file, str):
             where = "a DeepSpeed configuration"
             keys = flatten(read_mapping_text(named_text(file, folder, script, where)) or {})
             stage = keys.get("zero_optimization.stage", 0)
             offload = keys.get("zero_optimization.offload_optimizer.device", "none")
+            weights = keys.get("zero_optimization.offload_param.device", "none")
         found["deepspeed"] = f"zero{stage}"
         if str(offload) in ("cpu", "nvme"):
             found["cpu_offload"] = True
+            found["param_offload"] = str(weights) in ("cpu", "nvme")
     elif kind.startswith("FSDP") or truth("use_fsdp", said.get("use_fsdp", False)):
         again = said.get("fsdp_reshard_after_forward", True)
         usual = "SHARD_GRAD_OP" if str(again).lower() == "false" else "FULL_SHARD"

@@ -157,6 +157,20 @@ def _offload_means(flags: Flags, facts: Facts) -> Facts:
     return {"offload_optimizer": share, "offload_to": device}
 
 
+PARAMETERS = "zero_optimization.offload_param.device"
+
+
+def _parameters_say(facts: Facts) -> Flags:
+    return {PARAMETERS: facts["offload_to"]} if facts.get("offload_weights", 0) == 1 else {}
+
+
+def _parameters_mean(flags: Flags, facts: Facts) -> Facts:
+    device = str(flags.get(PARAMETERS, "none"))
+    if device not in ("none", *OFFLOADS):
+        raise InputError(f"{PARAMETERS} {device}: known are none, {', '.join(OFFLOADS)}")
+    return {"offload_weights": 0.0 if device == "none" else 1.0}
+
+
 SIZES = {2: ("bf16", "fp16"), 4: ("fp32",)}
 
 
@@ -233,6 +247,7 @@ ENTRIES: tuple[Entry, ...] = (
         needs=("cp", "dp"),
     ),
     Derived(OFFLOADED, _offload_says, _offload_means, fields=("offload_optimizer", "offload_to")),
+    Derived((PARAMETERS,), _parameters_say, _parameters_mean, fields=("offload_weights",)),
     _type("communication_data_type", "reduce_bytes"),
     _type("data_types.grad_accum_dtype", "gradient_bytes"),
     clipping(CLIP, absent=0.0),

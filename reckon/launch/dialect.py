@@ -426,7 +426,9 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     "recompute_modules": lambda plan, model: plan.recompute == "selective",
     "recompute_share": lambda plan, model: plan.recompute == "full",
     "recompute_chunk": lambda plan, model: plan.recompute == "full",
-    "offload_to": lambda plan, model: plan.offload_optimizer + plan.offload_activations > 0,
+    "offload_to": lambda plan, model: any(
+        (plan.offload_optimizer > 0, plan.offload_activations > 0, plan.offload_weights > 0)
+    ),
     **dict.fromkeys(
         ("host_memory", "host_bandwidth", "host_link"), lambda plan, model: plan.offload != "none"
     ),

@@ -139,8 +139,6 @@ def completed(source: Source, folder: Path) -> Source:
         if found is not None:
             flags["--vocab-size"] = found[0]
             notes.append(found[1])
-    if "muon" in str(flags.get("--optimizer", "")):
-        notes.append("--optimizer muon: its moments are counted, its own products are not")
     return Source(flags, [*source.notes, *notes])
 
 

@@ -8,6 +8,7 @@ import math
 import re
 
 from predictor.errors import InputError
+from predictor.plans import OPTIMIZER_WORDS, OPTIMIZERS, meant
 from predictor.precision import PRECISIONS
 from reckon.launch.table import (
     Cases,
@@ -114,7 +115,9 @@ def _states_means(flags: Flags, facts: Facts) -> Facts:
     if not truth("", flags.get("--use-precision-aware-optimizer", False)):
         moments = MOMENTS.get(str(flags.get("--optimizer", "adam")).lower(), 2)
         usual = PRECISIONS[facts.get("precision", "bf16")].optimizer
-        return {} if moments == 2 else {"optimizer_bytes": usual + 4 * (moments - 2)}
+        own = meant(flags.get("--optimizer", "adam"), tuple(OPTIMIZERS), OPTIMIZER_WORDS)
+        found: Facts = {"optimizer": own} if own not in (None, "adam") else {}
+        return found if moments == 2 else {**found, "optimizer_bytes": usual + 4 * (moments - 2)}
     sizes = [DTYPE_BYTES.get(str(flags.get(f, "fp32")).removeprefix("torch.")) for f in STATE_FLAGS]
     for flag, size in zip(STATE_FLAGS, sizes, strict=True):
         if size is None:

@@ -39,7 +39,8 @@ from reckon.launch.table import Entry, Facts, Flags, Number, Switch
 Plan = TrainingPlan | ServingPlan
 
 TRAINED = ("tp", "pp", "cp", "vpp", "ep", "etp", "micro_batch", "sequence_parallel", "dp_shard",
-           "recompute_share", "offload_activations", "offload_optimizer")  # fmt: skip
+           "recompute_share", "offload_activations", "offload_optimizer",
+           "offload_weights")  # fmt: skip
 """Numbers of a training plan that a search varies, those aside that follow from others."""
 
 SERVED = ("tp", "pp", "dp", "ep", "prefill_workers", "prefill_tp", "prefill_dp")
@@ -65,7 +66,7 @@ class Group:
 WHERE = {"cp_kind": ("cp",), "sequence_parallel": ("tp",), "schedule": ("pp",), "split": ("pp",),
          "sharding": ("dp", "cp"), "dp_shard": ("dp", "cp"), "prefill_tp": ("prefill_workers",),
          "prefill_dp": ("prefill_workers",),
-         "offload_to": ("offload_activations", "offload_optimizer")}  # fmt: skip
+         "offload_to": ("offload_activations", "offload_optimizer", "offload_weights")}  # fmt: skip
 """Fields by which others matter at all."""
 
 

@@ -13,9 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from predictor.errors import InputError
+from predictor.plans import SHARDINGS
 from reckon.launch.accelerate import launcher_sharding, staged
 from reckon.launch.dialect import Dialect, Source
+from reckon.launch.fused import FUSED
 from reckon.launch.launcher import PROCESSES, WORLD, command, named_file
+from reckon.launch.preferences import PREFERENCES, compared
 from reckon.launch.repository import HINTS
 from reckon.launch.structured import flatten, read_mapping_text
 from reckon.launch.table import (
@@ -42,7 +45,7 @@ SHARDED, SHARDS, STAGE, OPTIMIZER = "fsdp", "deepspeed", "zero_stage", "optim"
 REPLICAS, SHARED = "dp_replicate_size", "dp_shard_size"
 
 SAME = {
-    "base_model": MODEL, "model_name": MODEL, "checkpoint_dir": MODEL,
+    "base_model": MODEL, "model_name": MODEL, "model": MODEL, "checkpoint_dir": MODEL,
     "checkpointer.checkpoint_dir": MODEL,
     "micro_batch_size": PART, "batch_size": PART, "train.micro_batch_size": PART,
     "train.global_batch_size": TOTAL,
@@ -71,11 +74,11 @@ WHOSE = {"torchtune": "torchtune", "litgpt": "fms-fsdp"}
 STAGED = r"z(?:ero)?[_-]?(?:stage[_-]?)?([0-3])"
 """How names of DeepSpeed's configurations tell the stage."""
 
-NOT_TRAINED = {"dpo": "preferences (DPO)", "ipo": "preferences", "kto": "preferences (KTO)",
-               "orpo": "preferences", "simpo": "preferences", "ppo": "reinforcement learning (PPO)",
-               "grpo": "reinforcement learning (GRPO)", "gdpo": "reinforcement learning",
-               "rm": "a reward model", "ebft": "reinforcement learning"}  # fmt: skip
-"""What `rl` and `stage` say of steps that are more than a pass forward and back."""
+GENERATES = "whose steps generate too (reckon predict rl)"
+NOT_TRAINED = {**{one: f"reinforcement learning ({one.upper()}), {GENERATES}"
+                  for one in ("ppo", "grpo", "gdpo", "rloo", "ebft")},
+               "rm": "a reward model", "gkd": "a distillation"}  # fmt: skip
+"""What `rl` and `stage` say of steps that are more than passes of answers that are there."""
 
 
 def _nothing(facts: Facts) -> Flags:
@@ -94,7 +97,7 @@ OTHERWISE = {"infer_backend": "a run that generates and does not train (reckon p
 
 def _foreign(flags: Flags, text: str) -> str | None:
     """What is trained otherwise: by preferences, rewards, or a teacher; or not at all."""
-    said = str(flags.get("rl", flags.get("stage", ""))).lower()
+    said = str(flags.get("rl") or flags.get("rlhf_type") or flags.get("stage") or "").lower()
     if said in NOT_TRAINED:
         return NOT_TRAINED[said]
     if (kind := str(flags.get("finetuning_type", "")).lower()) in PARTLY:
@@ -102,10 +105,10 @@ def _foreign(flags: Flags, text: str) -> str | None:
     for key, what in OTHERWISE.items():
         if key in flags and "do_train" not in flags:
             return f"{what}, as {key} shows"
-    if program := re.search(r"\b(dpo|ppo|grpo|kto|orpo)\w*\.py", text):
-        return f"{NOT_TRAINED[program[1]]}, as {program[0]} shows"
+    if program := re.search(r"\b(ppo|grpo)\w*\.py|\btrl\s+(grpo|rloo)\b", text):
+        return f"{NOT_TRAINED[program[1] or program[2]]}, as {program[0]} shows"
     parts = " ".join(str(value) for key, value in flags.items() if key.endswith("_component_"))
-    loss = re.search(r"(DPO|PPO|GRPO|KD|KnowledgeDistillation)\w*Loss|KDLoss", parts)
+    loss = re.search(r"\b(PPO|GRPO|KD|KnowledgeDistillation)\w*Loss", parts)
     if loss or "teacher_model._component_" in flags:
         return f"a loss of {loss[0] if loss else 'a teacher'}"
     return None
@@ -154,11 +157,34 @@ def _grid_means(flags: Flags, facts: Facts) -> Facts:
     return found
 
 
+SIGNS = (
+    (r"adam\w*8bit|8bit\w*adam", "adam8bit"), (r"adafactor", "adafactor"), (r"muon", "muon"),
+    (r"lion", "lion"), (r"sgd", "sgd"),
+)  # fmt: skip
+"""Optimizers other than Adam by what is in the names that programs give them."""
+
+
 def _optimizer_means(flags: Flags, facts: Facts) -> Facts:
-    """Moments of 8 bits; weights, gradients and moments in 16 bits where nothing is in more."""
-    if "8bit" in str(flags.get(OPTIMIZER, "")).lower():
-        return {"optimizer_bytes": 2}
-    return {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4} if "pure" in flags else {}
+    """Which it is, where it is not Adam; weights, gradients and moments in 16 bits where nothing is
+    in more."""
+    name = re.sub(r"[^a-z0-9]", "", str(flags.get(OPTIMIZER, "")).lower())
+    found: Facts = next(({"optimizer": own} for sign, own in SIGNS if re.search(sign, name)), {})
+    if "pure" not in flags:
+        return found
+    bytes_ = {"optimizer_bytes": 4} if not found else {}
+    return {**found, "weight_bytes": 2, "gradient_bytes": 2, **bytes_}
+
+
+def _offload_means(flags: Flags, facts: Facts) -> Facts:
+    """The optimizer with the host, and weights where ranks divide them: FSDP's `CPUOffload`, and
+    the third stage's configurations that are called so (LLaMA-Factory's ds_z3_offload_config.json
+    has offload_param), unless the configuration says otherwise."""
+    if not truth("cpu_offload", flags.get("cpu_offload", False)):
+        return {}
+    divided = SHARDINGS[str(facts.get("sharding", "none"))].weights
+    found: Facts = {"offload_optimizer": 1.0, "offload_to": "cpu"}
+    weights = divided and truth("param_offload", flags.get("param_offload", True))
+    return {**found, "offload_weights": 1.0} if weights else found
 
 
 def _narrow(targets: str) -> bool:
@@ -237,15 +263,7 @@ ENTRIES: tuple[Entry, ...] = (
         lambda flags, facts: {"framework": WHOSE[str(flags[PROGRAM])]} if PROGRAM in flags else {},
     ),
     Derived((OPTIMIZER, "pure"), _nothing, _optimizer_means),
-    Derived(
-        ("cpu_offload",),
-        _nothing,
-        lambda flags, facts: (
-            {"offload_optimizer": 1.0, "offload_to": "cpu"}
-            if truth("cpu_offload", flags.get("cpu_offload", False))
-            else {}
-        ),
-    ),
+    Derived(("cpu_offload", "param_offload"), _nothing, _offload_means),
     Derived(
         ("activation_offloading",),
         _nothing,
@@ -259,6 +277,15 @@ ENTRIES: tuple[Entry, ...] = (
         ("compile",),
         _nothing,
         lambda flags, facts: {"fused": True} if truth("", flags.get("compile", False)) else {},
+    ),
+    PREFERENCES,
+    FUSED,
+    Derived(
+        ("optimizer_in_bwd",),
+        _nothing,
+        lambda flags, facts: (
+            {"update_early": True} if truth("", flags.get("optimizer_in_bwd", False)) else {}
+        ),
     ),
     clipping(CLIP, absent=1.0),
 )
@@ -278,7 +305,9 @@ IGNORED = (
     "quantize", "fsdp_transformer", "lazy_preprocess", "model.apply_lora", "per_device_eval",
     "model_revision", "batch_size_val", "compute_env",
     "machine_rank", "main_training", "rdzv", "same_network", "use_cpu", "downcast", "tpu_",
-    "model.lora_alpha", "model.lora_dropout", "max_length_", "model._component_",
+    "model.lora_alpha", "model.lora_dropout", "max_length_", "model._component_", "pref_",
+    "rlhf_", "pad_to_sequence", "quantization_bit", "double_quant", "desirable", "undesirable",
+    "loss._component_",
 )  # fmt: skip
 """Beginnings of keys that say nothing of speed or memory, or that were read under another name."""
 
@@ -418,7 +447,7 @@ def _parse(text: str, folder: Path) -> Source:
     notes: list[str] = []
     if mapping is not None:
         flat = _staged(flatten(mapping), folder)
-        return Source(_translated(flat, notes), notes)
+        return _source(_translated(flat, notes), text, notes)
     script, launcher, said, notes = command(
         text, (*(f"--{k}" for k in (PART, MODEL, STEPS)),), folder
     )
@@ -435,7 +464,13 @@ def _parse(text: str, folder: Path) -> Source:
         if content is not None and {PART, "base_model", "training"} & set(content):
             flags = {**flatten(content), **flags}
     flags = {**launcher_sharding(script, folder), **_staged(flags, folder)}
-    return Source({**launcher, **_translated(flags, notes)}, notes)
+    return _source({**launcher, **_translated(flags, notes)}, text, notes)
+
+
+def _source(flags: Flags, text: str, notes: list[str]) -> Source:
+    """Flags with what is learned from."""
+    found, pairs = compared(flags, text, (PART, TOTAL))
+    return Source(found, [*notes, *pairs])
 
 
 def _staged(flags: Flags, folder: Path) -> Flags:

@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Any
 
 from predictor.records import dataclass
+from reckon.logs.preferences import GENERATES, each_of, objective_of, scaled
 
 DOTTED = re.compile(r"(?:^|\s)([a-z][a-z0-9_]*) \.{2,} (.*?)\s*$")
 """A line of a table of arguments, as Megatron-LM and DeepSpeed print it."""
@@ -160,6 +161,10 @@ class Dump:
             match = CAPACITY.search(line) or BANNER.search(line) or DEVICE.search(line)
             if match and match[1].strip().lower() not in ("cpu", "none"):
                 self.facts["accelerator"] = match[1].strip()
+        if "objective" not in self.facts and (learned := objective_of(line)):
+            self.facts["objective"] = learned
+            if learned == "grpo":
+                self.notes.append(GENERATES)
         if "train" in line and "trained" not in self.facts and (match := SHARE.search(line)):
             self._adapted(float(match[1] or match[2]))
         if match := MESH.search(line):
@@ -184,7 +189,7 @@ class Dump:
             **({"gpus": world} if isinstance(world, int) else {}),
             **_of_maxtext(self.params),
             **_of_nanotron(self.pairs),
-            **self.facts,
+            **scaled(self.facts, each_of(self.facts)),
         }
 
     def note_memory(self, name: str, gib: float) -> None:

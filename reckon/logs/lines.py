@@ -17,6 +17,7 @@ from reckon.logs.bars import Bars, trainer_line
 from reckon.logs.dumps import STARTS, Dump
 from reckon.logs.forms import FORMS, NUMBER, Form
 from reckon.logs.labels import Labels
+from reckon.logs.preferences import each_of, in_sequences
 from reckon.logs.steps import Collected, Log, LoggedStep
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -308,7 +309,7 @@ class Follower:
         return Log(
             form=form.name,
             framework=told.get(BOTH, form.framework) if form.name == "megatron" else form.framework,
-            steps=timed(steps, stated),
+            steps=timed(in_sequences(steps, each_of(stated)), stated),
             stated=stated,
             launch=launch,
             broken=leading.broken,

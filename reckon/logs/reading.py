@@ -17,6 +17,7 @@ from reckon.logs.benches import BENCHES, Bench, read_report
 from reckon.logs.forms import FORMS
 from reckon.logs.lines import Follower
 from reckon.logs.opening import DAMAGED, check_there, opened
+from reckon.logs.preferences import counted
 from reckon.logs.printed import Printed
 from reckon.logs.steps import Log, series
 from reckon.logs.trackers import read_events, read_history, read_trainer_state, trainer_state
@@ -88,7 +89,7 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
         return reports
     state = printed.trainer(_pace(log))
     if state is not None:
-        found = read_trainer_state(place, state)
+        found = counted(read_trainer_state(place, state), log.stated.get("objective"))
         return replace(found, stated={**found.stated, **log.stated})
     if bar and log.steps:
         return log

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from predictor.errors import InputError
 from reckon.logs.lines import timed
 from reckon.logs.opening import DAMAGED, opened
+from reckon.logs.preferences import counted, objective_of
 from reckon.logs.steps import SAME, Collected, Log, LoggedStep
 
 TAGS: dict[str, tuple[str, str]] = {
@@ -314,8 +315,10 @@ def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
     planned = content.get("max_steps")
     if not seen.steps:
         raise InputError(f"{path}: its log_history tells no step")
-    return Log("trainer-state", "huggingface", seen.ordered(), stated, broken=broken,
-               notes=tuple(notes), planned=int(planned or 0))  # fmt: skip
+    log = Log("trainer-state", "huggingface", seen.ordered(), stated, broken=broken,
+              notes=tuple(notes), planned=int(planned or 0))  # fmt: skip
+    entries = [str(one) for one in content.get("log_history") or []]
+    return counted(log, next(filter(None, map(objective_of, entries)), None))
 
 
 ROUNDED = 5.1e-4

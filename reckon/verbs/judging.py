@@ -225,8 +225,7 @@ def predicted(fields: Mapping[str, Any], known: Calibration) -> Prediction | Ser
     if system is None:
         if "accelerator" not in asked:
             raise InputError("the line does not say what it runs on; give --system")
-        spec = {key: asked.get(key) for key in ("accelerator", "accelerators_per_node")}
-        system = {k: v for k, v in spec.items() if v is not None}
+        system = asked.pop("accelerator")
     verb = predict_infer if _is_serving(asked) else predict_train
     found = verb(model, system, asked, known)
     assert isinstance(found, Prediction | ServingResult)

@@ -17,8 +17,11 @@ from predictor.timing import Calibration
 from reckon.verbs.results import SCHEMA_VERSION
 from reckon.verbs.training import DEFAULT_CALIBRATION
 
-NEEDED = ("model", "system", "gpus", *(one.name for one in fields(Rollouts)))
-"""Keys of a request, beside `serve` and `train`."""
+OPEN = ("epochs", "critic")
+NEEDED = (
+    "model", "system", "gpus", *(one.name for one in fields(Rollouts) if one.name not in OPEN)
+)  # fmt: skip
+"""Keys of a request, beside `serve` and `train`; and those that it may leave open."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +59,24 @@ def predict_rl(
 
     request   a mapping or a YAML file: `model`, `system`, `gpus` in all; `prompts` of an
               iteration, `samples` for each, `input_len` and `output_len` on average, `variation` of
-              the lengths (standard deviation over mean), `batch` of an optimizer step; `serve` and
-              `train` with keys of an engine's and of the training plan
+              the lengths (standard deviation over mean), `batch` of an optimizer step; `epochs`
+              (1) in which answers are learned from, `critic` (no) that learns beside; `serve` and
+              `train` with keys of an engine's and of the training plan (objective: grpo)
 
     Raises InputError for what is missing or cannot be.
     """
     content = dict(request if isinstance(request, Mapping) else catalog.read_mapping(Path(request)))
     serve, train = (dict(content.pop(name, None) or {}) for name in ("serve", "train"))
-    if unknown := [name for name in content if name not in NEEDED]:
-        raise InputError(f"the request has {unknown[0]!r}; its keys are {', '.join(NEEDED)}")
+    if unknown := [name for name in content if name not in (*NEEDED, *OPEN)]:
+        keys = ", ".join((*NEEDED, *OPEN))
+        raise InputError(f"the request has {unknown[0]!r}; its keys are {keys}")
     if missing := [name for name in NEEDED if name not in content]:
         raise InputError(f"the request lacks {', '.join(missing)}")
-    rollouts = Rollouts(**{one.name: _number(content, one.name) for one in fields(Rollouts)})
+    critic = content.pop("critic", False)
+    if not isinstance(critic, bool):
+        raise InputError(f"critic {critic!r} is not yes or no")
+    told = [one.name for one in fields(Rollouts) if one.name in content]
+    rollouts = Rollouts(**{name: _number(content, name) for name in told}, critic=critic)
     model, cluster = catalog.model(content["model"]), catalog.system(content["system"])
     gpus = _number(content, "gpus")
     ways = iterations(model, cluster, gpus, rollouts, serve, train, load(calibration))

@@ -162,6 +162,26 @@ def _show_memory(result: Prediction) -> None:
     print("\n".join(wrapped(f"{fullest['stage']} stage, GiB: {held}", 12)) + "\n")
 
 
+BEYOND = (
+    "MFU beyond 100%: that convention counts keys behind masks and outside windows, which no "
+    "kernel computes"
+)
+"""What is said of a utilisation that no device reaches."""
+
+
+def _term(name: str, result: Prediction) -> str:
+    """A term's name; one device exchanges nothing with replicas, and casts what others gather."""
+    alone = name == "dp_communication" and result.gpus == 1
+    return "casts of weights" if alone else TERM_NAMES[name]
+
+
+def _counted(mfu: Mapping[str, float]) -> str:
+    """Utilisation of the causal half, and of what attends alone where that is less."""
+    causal, seen = mfu["megatron_causal"], mfu["attended"]
+    windows = f", {seen:.1%} in windows" if seen < 0.999 * causal else ""
+    return f"{causal:.1%} causal{windows}"
+
+
 def show_prediction(result: Prediction, top: int = 6) -> None:
     """Print one prediction, with its `top` longest operators."""
     inputs = result.inputs()
@@ -181,14 +201,16 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     rows = [
         ["step time", with_interval(result.step_time, "s"), f"{level:.0%} interval"],
         ["throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{per_gpu:,.0f} per GPU"],
-        ["MFU", f"{mfu['megatron']:.1%} full attention", f"{mfu['megatron_causal']:.1%} causal"],
+        ["MFU", f"{mfu['megatron']:.1%} full attention", _counted(mfu)],
     ]
     rows += [*_variation_rows(result), *_run_rows(result)]
     print(grid(["", "", ""], rows, left=3))
+    if mfu["megatron"] > 1.0:
+        print(BEYOND)
     _show_memory(result)
     total = result.step_time.value
     terms = [
-        [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
+        [_term(name, result), seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
         for name, value in result.breakdown.items()
         if abs(value) > 1e-9 * total
     ]
@@ -411,6 +433,8 @@ def show_sweep(found: Sweep[Prediction]) -> None:
     print(grid(columns, rows, left=len(names)))
     if any(not result.fits for result in found.predictions):
         print("! does not fit")
+    if any(result.mfu()["megatron"] > 1.0 for result in found.predictions):
+        print(BEYOND)
     for combination, reason in found.refused:
         named = ", ".join(f"{k}={v}" for k, v in combination.items())
         print(f"{named}: {reason}")

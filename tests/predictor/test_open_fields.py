@@ -48,7 +48,7 @@ ONES: dict[str, str] = {
         ServingPlan.dp ServingPlan.ep ServingPlan.polling ServingPlan.expert_load
         ServingPlan.expert_chunks ServingPlan.prefill_tp ServingPlan.prefill_dp""",
     "power": "",
-    "search": "",
+    "search": "Rollouts.epochs",
     "serving": """
         Client.burstiness Around.turns FleetSettings.replicas FleetSettings.most DeviceTime.passes
         Work.per_pass Work.launching Work.polling Work.meeting Served.replicas PassTable.meeting""",

@@ -240,7 +240,10 @@ function draw(found, verb) {
     figures.push(figure("step time", exactly(s.value), s, exactly),
       figure("tokens/s per GPU", four(per), inverse, four),
       figure("MFU, causal", percent(found.mfu.megatron_causal), null, null,
-             [`${percent(found.mfu.megatron)} counting full attention`]));
+             [`${percent(found.mfu.megatron)} counting full attention` +
+                (found.mfu.megatron > 1 ? ", with keys behind masks and outside windows" : ""),
+              ...(found.mfu.attended < 0.999 * found.mfu.megatron_causal
+                ? [`${percent(found.mfu.attended)} counting windows`] : [])]));
     const run = found.training;
     if (run && run.days) {
       const notes = [`${whole(run.gpu_hours.value)} GPU-hours`];

@@ -58,12 +58,15 @@ def test_hosts_are_those_of_their_sheets() -> None:
 
 def test_an_update_on_hosts_takes_what_the_measured_ones_took() -> None:
     """A billion parameters on each of eight ranks: some 1.9 s (`ADAM`)."""
-    made = plan(offload_optimizer=1.0, optimizer_bytes=12.0, gradient_bytes=4.0, weight_bytes=2.0)
-    device = catalog.accelerator("H200-SXM-141GB")
-    found = float(update_time(made, device, np.array(1e9), np.array(0.0)))
+    states = {"optimizer_bytes": 12.0, "gradient_bytes": 4.0, "weight_bytes": 2.0}
+    made = plan(dp=8.0, global_batch=64.0, offload_optimizer=1.0, **states)
+    node = catalog.system("dgx-h200")
+    device = node.accelerator
+    found = float(update_time(made, node, np.array(1e9), np.array(0.0)))
     assert found == pytest.approx(1.9, rel=0.05)
     coherent = replace(device, host_bandwidth=450e9)
-    assert float(update_time(made, coherent, np.array(1e9), np.array(0.0))) == pytest.approx(
+    near = replace(node, accelerator=coherent)
+    assert float(update_time(made, near, np.array(1e9), np.array(0.0))) == pytest.approx(
         found * offload.HOST_MEMORY / 450e9
     )
     assert host_link(device) == offload.PINNED * device.host_bandwidth

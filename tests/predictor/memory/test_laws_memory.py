@@ -305,3 +305,12 @@ def test_a_stage_of_one_layer_holds_and_works_as_one(kind: int) -> None:
     again = plan(pp=2.0, recompute="full")
     work = [classes(one, again, kind)["backward workspace"] for one in (alone, several)]
     assert work[0] == exact(work[1])
+
+
+def test_deepspeed_gathers_by_numbers_of_parameters() -> None:
+    """All of a small model; of a large one a billion weights, and half as many gradients in the
+    buffer in which they are reduced (`stage3_max_live_parameters`, `reduce_bucket_size`)."""
+    own = plan(sharding="zero3", gather_bytes=2.0, reduce_bytes=4.0, framework="deepspeed")
+    assert classes(DENSE, own)["gathered layers"] == exact((2 + 4) * DENSE.layers * LAYER)
+    many = replace(DENSE, layers=math.ceil(2e9 / LAYER))
+    assert classes(many, own)["gathered layers"] == exact(2 * 1e9 + 4 * 5e8)

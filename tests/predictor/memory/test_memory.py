@@ -3,17 +3,22 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.memory.kept import GOING, kept_by
 from predictor.memory.training import CLASSES, DRIVER, layer_parameters, memory
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
+from predictor.training.completion import complete_training
 from predictor.units import GIB
 from predictor.work.training import step_operators
 
@@ -360,3 +365,22 @@ def test_a_compiled_graph_makes_inputs_of_narrow_products_again(llama: Model, pl
     assert again == {"attention.qkv", "mlp.up", "mlp.down"}
     wide = replace(made, precision="bf16")
     assert all(o.saved > 0 for o in step_operators(llama, wide) if o.name in again)
+
+
+def test_weights_that_are_updated_as_gradients_come_keep_none() -> None:
+    """Of one device and one micro-batch: 2 bytes of each parameter less; of several, which add up,
+    and of several devices none."""
+    model = catalog.model("llama3.2-1b")
+    fields = {"gpus": 1, "global_batch": 2, "micro_batch": 2, "seq_len": 64, "recompute": "full",
+              "framework": "torchtune", "sharding": "none"}  # fmt: skip
+
+    def state(early: bool, **own: Any) -> float:
+        spec = parse(TrainingPlanSpec, {**fields, "update_early": early, **own}, "test")
+        run = load("none").run
+        plan = complete_training(spec, run, model=model, cluster=catalog.system("dgx-h100")).plan
+        found = memory(model, plan, run).classes
+        return sum(float(found[name].max()) for name in CLASSES if name.endswith("optimizer"))
+
+    assert state(False) - state(True) == pytest.approx(2.0 * model.parameters, rel=1e-3)
+    for own in ({"micro_batch": 1}, {"gpus": 2, "global_batch": 4}):
+        assert state(False, **own) == state(True, **own)

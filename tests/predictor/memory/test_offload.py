@@ -21,8 +21,9 @@ from predictor.memory.offload import (
     NVME_READ,
     NVME_WRITE,
     PINNED,
-    activation_times,
+    host_rate,
     host_room,
+    pass_times,
 )
 from predictor.memory.offload import update_time as on_host
 from predictor.memory.training import memory
@@ -37,38 +38,82 @@ Make = Callable[..., TrainingPlan]
 KERNELS = load("kernels-only")
 DGX = catalog.system("dgx-h100")
 H100 = DGX.accelerator
+ALL_RANKS = {"tp": 8.0, "pp": 1.0, "dp": 1.0}
+BYTES = {"optimizer_bytes": 12.0, "gradient_bytes": 4.0, "weight_bytes": 2.0}
 
 
 def test_copies_by_hand(plan: Make) -> None:
     """63 GB of activations over a PCIe 5 link of 63 GB/s, of which pinned copies reach 0.83; a
     drive writes 4 and reads 6.8."""
     made = plan(offload_activations=0.5)
-    down, up = activation_times(made, H100, np.array(126e9))
+    down, up = pass_times(made, H100, np.array(126e9), 0.0, 0.0).values()
     assert down == up == pytest.approx(1.0 / PINNED)
-    down, up = activation_times(replace(made, offload_to="nvme"), H100, np.array(126e9))
+    drives = replace(made, offload_to="nvme")
+    down, up = pass_times(drives, H100, np.array(126e9), 0.0, 0.0).values()
     assert (down, up) == (pytest.approx(63e9 / NVME_WRITE), pytest.approx(63e9 / NVME_READ))
+
+
+def test_weights_come_up_for_every_pass_and_gradients_go_down(plan: Make) -> None:
+    """1e9 weights of 2 bytes a pass, up; gradients of 16 bits down, and, of all micro-batches but
+    the first, up before. Megatron Core's gradients stay."""
+    away = {"offload_optimizer": 1.0, "offload_weights": 1.0, "sharding": "zero3", "dp": 1.0}
+    link = PINNED * 63e9
+    made = plan(**away, global_batch=4.0, micro_batch=1.0, framework="deepspeed")
+    ahead, back = pass_times(made, H100, 0.0, 1e9, 1e9).values()
+    assert ahead == pytest.approx(2e9 / link)
+    assert back == pytest.approx((2e9 + 0.75 * 2e9) / link)
+    kept = pass_times(replace(made, framework="megatron-lm"), H100, 0.0, 1e9, 1e9)
+    assert kept["backward"] == pytest.approx(2e9 / link)
+    scored = replace(made, objective="dpo", referred=1.0)
+    assert pass_times(scored, H100, 0.0, 1e9, 1e9)["forward"] == pytest.approx(4e9 / link)
+
+
+def test_what_leaves_with_gradients_and_weights_is_not_on_the_device(
+    llama: Model, plan: Make
+) -> None:
+    """ZeRO-Offload keeps weights of 16 bits alone (Ren et al. 2021, section 3), ZeRO-Infinity none:
+    16 bytes of each parameter with the host, then 18, over the two ranks."""
+    run = RunParameters(fragmentation=0.0)
+    made = plan(tp=8.0, pp=1.0, dp=2.0, global_batch=2.0, sharding="zero3", framework="deepspeed")
+    states = replace(made, offload_optimizer=1.0)
+    whole, some, none = (
+        memory(llama, one, run) for one in (made, states, replace(states, offload_weights=1.0))
+    )
+    assert float(some.host) == pytest.approx(float(whole.peak - some.peak))
+    assert float(none.host) == pytest.approx(float(some.host) * 18 / 16)
+    assert float(some.peak - none.peak) == pytest.approx(float(some.host) * 2 / 16)
+
+
+def test_few_accelerators_have_more_of_their_host(plan: Make) -> None:
+    """Eight of a node share its memory's rate; one has a socket's, half of all."""
+    rates = [
+        float(host_rate(plan(tp=1.0, pp=1.0, dp=ranks, global_batch=64.0), DGX)) / HOST_MEMORY
+        for ranks in (1.0, 2.0, 4.0, 8.0, 16.0)
+    ]
+    assert rates == [4.0, 4.0, 2.0, 1.0, 1.0]
 
 
 def test_host_update_by_hand(plan: Make) -> None:
     """1e9 parameters: the host streams 4 + 2 x 12 + 2 bytes of each at what CPU Adam reaches of its
     memory's rate; the device would take 60 ms for all."""
-    made = plan(offload_optimizer=0.5, optimizer_bytes=12.0, gradient_bytes=4.0, weight_bytes=2.0)
+    made = plan(**ALL_RANKS, offload_optimizer=0.5, **BYTES)
     host = 0.5e9 * 30 / (ADAM * HOST_MEMORY)
-    assert on_host(made, H100, np.array(1e9), np.array(0.06)) == pytest.approx(host)
+    assert on_host(made, DGX, np.array(1e9), np.array(0.06)) == pytest.approx(host)
     # With little on the host, what is left on the device takes longer.
     less = replace(made, offload_optimizer=0.02)
-    assert on_host(less, H100, np.array(1e9), np.array(0.06)) == pytest.approx(0.0588)
+    assert on_host(less, DGX, np.array(1e9), np.array(0.06)) == pytest.approx(0.0588)
     drives = replace(made, offload_to="nvme")
     states = 0.5e9 * 12 * (1 / NVME_READ + 1 / NVME_WRITE)
-    assert on_host(drives, H100, np.array(1e9), np.array(0.06)) == pytest.approx(states)
+    assert on_host(drives, DGX, np.array(1e9), np.array(0.06)) == pytest.approx(states)
 
 
 def test_a_host_behind_pcie_3_updates_half_as_quickly(plan: Make) -> None:
-    made = plan(offload_optimizer=1.0, optimizer_bytes=12.0, gradient_bytes=4.0, weight_bytes=2.0)
-    times = [
-        float(on_host(made, catalog.accelerator(name), np.array(1e9), np.array(0.0)))
+    made = plan(**ALL_RANKS, offload_optimizer=1.0, **BYTES)
+    nodes = [
+        replace(DGX, accelerator=catalog.accelerator(name))
         for name in ("V100-SXM2-16GB", "A100-SXM4-80GB", "H100-SXM5-80GB")
     ]
+    times = [float(on_host(made, node, np.array(1e9), np.array(0.0))) for node in nodes]
     assert times == pytest.approx([2.0 * times[2], times[2], times[2]])
 
 
@@ -171,3 +216,21 @@ def test_a_search_offloads_no_more_than_hosts_hold(llama: Model) -> None:
     assert shares(400e9) == {0.5}
     with pytest.raises(InputError, match=r"no plan fits the hosts .* keep 3\d\.\d GB .* has 22\.5"):
         shares(200e9)
+
+
+def test_frozen_weights_stay_with_the_host_as_they_are_stored(plan: Make) -> None:
+    """Llama 3 8B's layers in 4 bits, embedding and head in 16, over two ranks; gathered so, too."""
+    model = catalog.model("llama3-8b")
+    spec = parse(
+        TrainingPlanSpec,
+        {"gpus": 2, "global_batch": 2, "seq_len": 512, "sharding": "fsdp", "trained": "lora",
+         "frozen_precision": "nf4", "framework": "huggingface", "offload_weights": 1},
+        "test",
+    )  # fmt: skip
+    made = complete_training(spec, RunParameters(), model=model, cluster=DGX).plan
+    assert made.gather_bytes == 0.516
+    ends = 2 * model.vocab * model.hidden
+    hand = (0.516 * (model.parameters - ends) + 2.0 * ends) / 2
+    found = float(memory(model, made, RunParameters()).host)
+    adapters = found - hand
+    assert 0.0 < adapters < 0.02 * hand

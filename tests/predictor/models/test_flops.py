@@ -73,7 +73,8 @@ def test_what_recomputation_repeats(name: str) -> None:
     assert again == pytest.approx(0.365, abs=5e-4)
     half = hardware_flop_per_token(model, s, name, "full", 0.5) - plain
     assert half == pytest.approx(full / 2)
-    matrices = model.matrix_parameters() if name.startswith("megatron") else model.parameters
+    every = CONVENTIONS[name].weights == "all"
+    matrices = model.parameters if every else model.matrix_parameters()
     assert full - selective == pytest.approx(2 * matrices)
 
 
@@ -86,3 +87,22 @@ def test_frozen_weights_get_no_gradients_of_their_own(name: str) -> None:
     assert frozen - 3.0 * core == pytest.approx(2.0 / 3.0 * (every - 3.0 * core))
     again = hardware_flop_per_token(model, 4096, name, "full", frozen=True)
     assert again - frozen == hardware_flop_per_token(model, 4096, name, "full") - every
+
+
+def test_keys_that_are_attended_to_are_those_in_windows() -> None:
+    """Gemma 3 27B: five of six layers see 1,024 keys at most, w (1 - w / 2s) on average; without
+    windows it is the causal half, and no model counts more than that."""
+    model, s = catalog.model("gemma3-27b"), 131072
+    full, causal, seen = (
+        model_flop_per_token(model, s, c) for c in ("megatron", "megatron_causal", "attended")
+    )
+    each = 3 * 2 * 2 * model.attention_width
+    every = 2.0 * (full - causal) / (each * s)  # layers
+    window = 1024 * (1.0 - 0.5 * 1024 / s)
+    whole = model.layers // 6
+    assert every == pytest.approx(model.layers)
+    assert causal - seen == pytest.approx(each * (model.layers - whole) * (s / 2 - window))
+    plain = catalog.model("llama3-8b")
+    assert model_flop_per_token(plain, s, "attended") == model_flop_per_token(
+        plain, s, "megatron_causal"
+    )

@@ -183,6 +183,15 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "gather_bytes": ("llama3-8b", BASE, 1),
     "optimizer_bytes": ("llama3-8b", BASE, 6),
     "logit_bytes": ("llama3-8b", BASE, 2),
+    "offload_weights": ("llama3-8b", {**BASE, "sharding": "fsdp", "tp": 1, "pp": 1, "vpp": 1}, 1),
+    "optimizer": ("llama3-8b", BASE, "lion"),
+    "update_early": (
+        "llama3.2-1b",
+        {"gpus": 1, "global_batch": 1, "seq_len": 256, "framework": "torchtune"},
+        True,
+    ),
+    "scored": ("llama3-8b", BASE, 1),
+    "referred": ("llama3-8b", BASE, 1),
     "host_memory_gb": ("llama3-8b", AWAY, 512),
     "tokens": ("llama3-8b", BASE, 1e9),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def test_times_are_sums_or_the_longer(found: list[Iteration]) -> None:
 
 def test_training_is_that_of_its_plan(found: list[Iteration]) -> None:
     one = next(one for one in found if one.way == SHARED)
-    fields = {"gpus": 16, "tp": 4, "pp": 1, "cp": 1, "global_batch": 64, "seq_len": 768}
+    fields = {"gpus": 16, "tp": 4, "pp": 1, "cp": 1, "global_batch": 64, "seq_len": 768,
+              "objective": "grpo"}  # fmt: skip
     request = complete_training(
         parse(TrainingPlanSpec, fields, "test"), KNOWN.run, model=MODEL, cluster=DGX
     )
@@ -107,3 +109,18 @@ def test_the_command(cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -
         status, _, err = cli("predict", "rl", str(file))
         assert status == 2
         assert message in err
+
+
+def test_epochs_share_what_was_worked_out_before_and_a_critic_learns_beside(
+    found: list[Iteration],
+) -> None:
+    """Two epochs: twice the passes that learn, once those without gradients. A critic has no
+    reference: one pass without gradients beside what learns."""
+    once = next(one.training for one in found if one.way == SHARED)
+    plain = next(one.training for one in ways(objective="tokens") if one.way == SHARED)
+    twice, both = (
+        next(one.training for one in ways(of=replace(OF, **own)) if one.way == SHARED)
+        for own in ({"epochs": 2}, {"critic": True})
+    )
+    assert twice == pytest.approx(once + plain, rel=0.01)
+    assert both - once == pytest.approx((once + plain) / 2.0, rel=0.01)

@@ -12,7 +12,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.memory.kept import kept_by
-from predictor.memory.training import layer_activations
+from predictor.memory.training import lay_out, layer_activations
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.training import TrainingPlan
@@ -185,7 +185,8 @@ def test_activations_leave_and_return_by_themselves(share: float | np.ndarray) -
     kept, _ = layer_activations(
         kept_by(step_operators(SMALL, made), SMALL, made), made, blocks(SMALL, made, at)
     )
-    found = _copies(SMALL, made, at, DGX.accelerator)
+    held = lay_out(SMALL, made).parameters
+    found = _copies(SMALL, made, at, (held.dense, held.expert), DGX.accelerator)
     assert [slot.place for slot in found] == ["forward", "backward"]
     for one in found.values():
         assert one.time == pytest.approx(share * kept / (0.83 * 63e9))
@@ -193,7 +194,7 @@ def test_activations_leave_and_return_by_themselves(share: float | np.ndarray) -
         for value, expected in ((one.window, zero), (one.flight, zero), (one.count, ones),
                                 (one.domains, ones), (one.sigma, 0.2 * ones)):  # fmt: skip
             assert value.tolist() == expected.tolist()
-    assert _copies(SMALL, plan(), at, DGX.accelerator) == {}
+    assert _copies(SMALL, plan(), at, (held.dense, held.expert), DGX.accelerator) == {}
 
 
 def attention(made: TrainingPlan) -> float:

@@ -296,3 +296,27 @@ def test_a_batch_of_requests_is_the_requests_one_by_one() -> None:
     one, other = served(images=2), served(images=0)
     assert float(found.latencies.ttft[0]) == pytest.approx(float(one.latencies.ttft), rel=1e-12)
     assert float(found.latencies.ttft[1]) == pytest.approx(float(other.latencies.ttft), rel=1e-12)
+
+
+def test_terms_that_no_software_slows_are_shown_as_long_as_they_take() -> None:
+    """Beside a frozen tower the optimizer updates what it updates without one, and attention and
+    hosts take as long: the framework's factor leaves them, whoever deals layers out."""
+    alone = {"pp": 1, "tp": 1, "recompute": "none", "sharding": "fsdp", "micro_batch": 1}
+    found, _ = dealt_step(complete(images=1, tower="frozen", **alone), KNOWN)
+    one = complete(PLAIN, **alone)
+    plain = predict(one.model, one.cluster, one.plan, KNOWN)
+    assert float(plain.factor) > 1.0
+    for name in ("optimizer", "backward", "dp_communication", "host"):
+        assert found.breakdown[name] == pytest.approx(float(plain.breakdown[name])), name
+    assert sum(map(float, found.breakdown.values())) == pytest.approx(float(found.step_time))
+
+
+def test_ranks_that_divide_weights_divide_a_frozen_towers() -> None:
+    plans = [
+        complete(images=1, tower="frozen", tp=1, pp=1, gpus=8, sharding=own, weight_bytes=2)
+        for own in ("zero1", "fsdp")
+    ]
+    whole, part = (
+        towers.tower_layer(SEES, one.cluster, one.plan, KNOWN, one.seen).state for one in plans
+    )
+    assert whole == pytest.approx(8.0 * part)

@@ -75,7 +75,7 @@ train: {global_batch_size: 64, micro_batch_size: 2, max_seq_length: 512}
         (AXOLOTL, "llama3.1-8b", {
             "seq_len": 4096, "micro_batch": 2, "global_batch": 64, "precision": "bf16",
             "recompute": "full", "sharding": "fsdp", "trained": "lora", "lora_rank": 16,
-            "frozen_precision": "nf4", "optimizer_bytes": 2, "offload_optimizer": 1.0,
+            "frozen_precision": "nf4", "optimizer": "adam8bit", "offload_optimizer": 1.0,
             "attention": "flash", "pp": 1}),
         (FACTORY, "qwen3-8b", {
             "seq_len": 2048, "global_batch": 16, "sharding": "zero3", "framework": "deepspeed",
@@ -112,7 +112,7 @@ def test_a_command_that_names_a_file(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (AXOLOTL + "rl: grpo\n", r"the line is of reinforcement learning \(GRPO\)"),
-        (TUNE + "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n", "a loss of DPOLoss"),
+        (TUNE + "loss: {_component_: torchtune.rlhf.loss.PPOLoss}\n", "a loss of PPOLoss"),
         (AXOLOTL + "deepspeed: ours.json\n", "its stage is not in its name; give --sharding"),
         ("base_model: x\nsequence_len: long\n", "long: not a number"),
     ],
@@ -200,3 +200,49 @@ def test_the_stage_of_a_file_whose_name_does_not_tell_it(tmp_path: Path) -> None
     path.write_text("model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 1\n"
                     "cutoff_len: 4096\ndeepspeed: ds.json\n", encoding="utf-8")  # fmt: skip
     assert read_launch("trainer", str(path)).fields["sharding"] == "zero1"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"use_liger_kernel": True}, {"fused": True, "logit_bytes": 2 / 38}),
+        ({"liger_fused_linear_cross_entropy": True}, {"fused": None, "logit_bytes": 2 / 38}),
+        ({"liger_rms_norm": True}, {"fused": True, "logit_bytes": None}),
+        ({"optim": "adafactor"}, {"optimizer": "adafactor"}),
+        ({"optim": "paged_adamw_8bit"}, {"optimizer": "adam8bit"}),
+        ({"optim": "lion_32bit"}, {"optimizer": "lion"}),
+        ({"optim": "adamw_torch_fused"}, {"optimizer": None}),
+        ({"quantization_bit": 4, "finetuning_type": "lora"}, {"frozen_precision": "nf4"}),
+        ({"fsdp": "full_shard offload"}, {"offload_optimizer": 1.0, "offload_weights": 1.0}),
+        ({"deepspeed": "ds_z3_offload_config.json"}, {"offload_weights": 1.0}),
+        ({"deepspeed": "ds_z2_offload_config.json"}, {"offload_weights": None}),
+    ],
+)
+def test_kernels_optimizers_and_what_stays_with_the_host(
+    said: dict[str, object], expected: dict[str, object]
+) -> None:
+    """Liger's loss keeps one of as many chunks as the vocabulary is wider than the model: Qwen3
+    8B's 151,936 by 4,096."""
+    text = yaml.safe_dump(
+        {"model_name_or_path": "Qwen/Qwen3-8B", "per_device_train_batch_size": 2, **said}
+    )
+    launch = read_launch("trainer", text, beside={"gpus": 8})
+    assert {name: launch.fields.get(name) for name in expected} == expected
+    assert launch.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [("deepspeed_zero3.yaml", "zero3"), ("deepspeed_zero2.yaml", "zero2"), ("fsdp2.yaml", "fsdp"),
+     ("multi_gpu.yaml", "none")],
+)  # fmt: skip
+def test_a_launchers_file_that_is_not_there_is_what_its_name_tells(
+    file: str, expected: str
+) -> None:
+    line = f"accelerate launch --num_processes 8 --config_file accelerate_configs/{file} {TRAIN}"
+    assert read_launch("trainer", line).fields["sharding"] == expected
+
+
+def test_updates_in_the_backward_pass_are_read() -> None:
+    launch = read_launch("trainer", TUNE + "optimizer_in_bwd: true\n", beside={"gpus": 1})
+    assert launch.fields["update_early"] is True

@@ -341,6 +341,16 @@ def test_of_several_jobs_in_a_log_the_last_is_compared(tmp_path: Path) -> None:
     assert compare(str(one), str(two), fields).measured["step_time"] == pytest.approx(1.5)
 
 
+def test_a_check_takes_an_accelerator_for_a_system(tmp_path: Path) -> None:
+    path = tmp_path / "sft.yaml"
+    path.write_text(
+        "base_model: Qwen/Qwen3-8B\nadapter: lora\nsequence_len: 2048\nmicro_batch_size: 1\n"
+        "gradient_accumulation_steps: 4\nbf16: true\ngradient_checkpointing: true\n"
+    )
+    found = check(str(path), {"accelerator": "RTX-4090-24GB", "gpus": 1})
+    assert found.result.request.cluster.accelerator.name == "RTX-4090-24GB"
+
+
 def test_a_job_that_does_steps_again_is_judged_by_them() -> None:
     """Resumed at its thirtieth step, it takes 1.5 x as long from there: ten steps tell so."""
     found = Watched(Expected(1.0, 0.9, 1.1))

@@ -201,7 +201,9 @@ def _model(spec: ModelSpec, where: str) -> Model:
     told = spec.to_dict()
     given = {name: told[name] for name in MODEL_FIELDS if name in told}
     given["kv_heads"] = spec.kv_heads or spec.heads
-    if spec.head_dim is None:
+    if spec.head_dim is None and spec.kv_lora_rank:  # heads of latents, whatever the width
+        given["head_dim"] = (spec.qk_nope_head_dim or 0) + (spec.qk_rope_head_dim or 0)
+    elif spec.head_dim is None:
         if spec.hidden % spec.heads:
             raise InputError(
                 f"{where}: hidden {spec.hidden} is not a multiple of heads {spec.heads}; state "

@@ -11,16 +11,14 @@ from predictor.models import choosing, listed, mixed, newer, spaces
 from predictor.models.families import (
     ARCHITECTURES,
     DEFAULTS,
-    DELTA,
-    EXPERTS,
     INSIDE,
+    MINICPM,
     NOT_READ,
-    OTHER_NAMES,
-    QWEN4,
     SHARED,
     TIED_BY_DEFAULT,
     TYPES,
 )
+from predictor.models.keys import DELTA, EXPERTS, OTHER_NAMES, QWEN4
 from predictor.models.quantization import read_quantization
 from predictor.models.tower import tower_of
 
@@ -164,7 +162,17 @@ def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None
             own = {"model_type": INSIDE[kind]} if kind in INSIDE else {}
             return {**DEFAULTS.get(str(inner.get("model_type")), {}), **inner, **own}
     inside = INSIDE.get(kind, f"{kind}_text")
+    if kind in ("minicpmv", "minicpmo"):
+        first = "2.0" if content.get("hidden_size") == 2304 else "2.5"  # which state no version
+        inside = MINICPM.get(str(content.get("version") or first), "")
     return {**content, "model_type": inside} if inside in TYPES else None
+
+
+def _within(kind: str, content: Mapping[str, Any]) -> bool:
+    """Whether a file of a known type states its language model in a part of its own."""
+    return kind not in TYPES or (
+        isinstance(content.get("text_config"), Mapping) and TYPES[kind][0]["layers"] not in content
+    )
 
 
 def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -240,7 +248,7 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         found["parallel"] = "own_norms"
     if kind == "gpt_bigcode" and content.get("multi_query", True):
         found["kv_heads"] = 1
-    if kind == "qwen":  # whose file states the two halves of the gated block as one
+    if kind in ("qwen", "molmo"):  # whose file states the two halves of the gated block as one
         found["ffn_hidden"] //= 2
     if kind == "minicpm3":
         found.setdefault("v_head_dim", found["hidden"] // found["heads"])
@@ -250,12 +258,19 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         usual = "gelu_new" if kind in WRITTEN_OUT else "gelu"
         named = content.get("activation_function", content.get("hidden_act", usual))
         found["activation"] = "gelu_new" if named == "gelu_new" else "gelu"
-    if content.get("attention_bias") and kind == "llama":
-        found["qkv_bias"] = True
+    if kind in BIASED:
+        found["qkv_bias"] = any(content.get(key) for key in BIASED[kind])
 
 
 WRITTEN_OUT = ("gpt2", "gpt_neo", "gptj", "codegen", "phi")
 """Types whose activation is `gelu_new` where a file names none (their configuration classes)."""
+
+
+BIASED = {
+    "llama": ("attention_bias",), "internlm": ("bias",), "molmo": ("qkv_bias",),
+    "PanguEmbedded": ("qkv_bias", "attention_bias", "bias"),
+}  # fmt: skip
+"""Types whose projections to queries, keys and values have biases where a key says so."""
 
 
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -268,7 +283,7 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = _kind(content)
     if kind in NOT_READ:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
-    if kind not in TYPES and (inner := _language(kind, content)):
+    if _within(kind, content) and (inner := _language(kind, content)):
         # A model that sees images too: its language model, and what sees them.
         outer = {key: content[key] for key in SHARED if key in content}
         tower = tower_of(content)

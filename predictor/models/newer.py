@@ -223,6 +223,13 @@ def grok(content: Mapping[str, Any], found: Found, where: str) -> None:
         found |= {"shared_experts": 1, "shared_expert_ffn_hidden": found["ffn_hidden"]}
 
 
+def aria(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Aria: every layer a mixture, whose first files state an expert's width apart from that of a
+    dense block, which no layer has (rhymes-ai, configuration_aria.py)."""
+    if width := content.get("moe_intermediate_size"):
+        found |= {"expert_ffn_hidden": width, "ffn_hidden": width}
+
+
 def spark(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Spark 2.5: a gate for each head unless the file says otherwise (sgl-project/sglang,
     configs/spark2_5.py)."""
@@ -281,6 +288,7 @@ def lfm(content: Mapping[str, Any], found: Found, where: str) -> None:
 
 
 READERS = {
+    "aria_text": aria,
     "lfm2": lfm,
     "lfm2_moe": lfm,
     "lfm3": lfm,

@@ -54,6 +54,10 @@ SIZES = {
 has its own width as `embed_dim` and the language model's as `hidden_size`."""
 
 
+GATED = ("qwen2_5_vl", "deepseek_v41", "dots_vit")
+"""How types of towers begin whose feed-forward blocks are gated."""
+
+
 def tower_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
     """The tower that a configuration of HuggingFace states beside its language model, in the keys
     of `Tower`; None where it has none, or says too little of it."""
@@ -73,7 +77,7 @@ def _read(own: Mapping[str, Any], outer: Mapping[str, Any], kind: str) -> dict[s
         if value is None:
             return None
         found[name] = value
-    found["gated"] = str(own.get("model_type", "")).startswith(("qwen2_5_vl", "deepseek_v41"))
+    found["gated"] = str(own.get("model_type", "")).startswith(GATED)
     return found | (_heard(own) if kind == "audio" else _seen(own, outer))
 
 
@@ -86,10 +90,11 @@ def _heard(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
-    patch, size = _side(own.get("patch_size", 14)), _side(own.get("image_size", TILE))
+    asked = outer if "query_num" in outer else own  # MiniCPM-V cuts slices of less than its tower's
+    patch, size = _side(own.get("patch_size", 14)), _side(asked.get("image_size", TILE))
     inside = (size // patch) ** 2
-    if "mm_tokens_per_image" in outer:  # Gemma: as many, whatever the size
-        tokens = int(outer["mm_tokens_per_image"])
+    if fixed := outer.get("mm_tokens_per_image") or outer.get("query_num"):  # whatever the size
+        tokens = int(fixed)  # Gemma, MiniCPM-V
         merged = max(inside // tokens, 1)
     else:
         ratio = outer.get("downsample_ratio") or own.get("pixel_shuffle_ratio")  # InternVL, Llama 4

@@ -214,7 +214,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "step1": ({**STANDARD, "kv_heads": "num_attention_groups"}, {"positions": "alibi"}),
     **dict.fromkeys(("telechat", "telechat2"), (TELECHAT, _LLAMA)),
     "param2moe": (PARAM2, _LLAMA),
-    "aria_text": (ARIA, _LLAMA),
+    **dict.fromkeys(("aria_text", "aria_moe_lm"), (ARIA, _LLAMA)),
     "jais": (GPT2, {"norm": "layernorm", "bias": True, "positions": "alibi"}),
     "xglm": (XGLM, {**_GPT, "positions": "none"}),  # computed ones, added to the embedding
     "biogpt": (STANDARD, {**_GPT, "positions": "learned"}),
@@ -365,6 +365,13 @@ configuration_llama.py and configuration_gemma3.py, 2025-10): LLaVA 1.5 and Gemm
 ARCHITECTURES = {"Grok1ForCausalLM": "grok1", "Grok1ModelForCausalLM": "grok1"}
 """Types by `architectures`, where a file's `model_type` is that of another model ('git' of
 Grok 2)."""
+
+UNSAID = {
+    "DeepseekV2ForCausalLM": "deepseek_v2", "DeepseekV3ForCausalLM": "deepseek_v3",
+    "LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}  # fmt: skip
+"""Those of parts of files that state no type (DeepSeek-OCR's language model)."""
 
 INSIDE = {
     "minimax_m3_vl": "minimax_m3_vl_text", "minimax_m3": "minimax_m3_vl_text",

@@ -17,6 +17,7 @@ from predictor.models.families import (
     SHARED,
     TIED_BY_DEFAULT,
     TYPES,
+    UNSAID,
 )
 from predictor.models.keys import DELTA, EXPERTS, OTHER_NAMES, QWEN4
 from predictor.models.quantization import read_quantization
@@ -73,6 +74,8 @@ def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not pattern or set(pattern) - set(BLOCKS.values()):
         raise InputError(f"{where}: key {key!r} must consist of {known}")
     counts = {"attention_layers": pattern.count("*"), "mamba_layers": pattern.count("M")}
+    if "E" in pattern:
+        counts["dense_layers"] = pattern.count("-")
     return {"layers": len(pattern), **counts}
 
 
@@ -151,7 +154,7 @@ def _kind(content: Mapping[str, Any]) -> str:
     """Type of a file, by its architecture where the type is another's."""
     names = content.get("architectures")
     first = str(names[0]) if isinstance(names, list) and names else ""
-    return ARCHITECTURES.get(first, str(content.get("model_type", "")))
+    return ARCHITECTURES.get(first) or str(content.get("model_type") or UNSAID.get(first, ""))
 
 
 def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None:

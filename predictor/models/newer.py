@@ -155,7 +155,8 @@ def bailing_hybrid(content: Mapping[str, Any], found: Found, where: str) -> None
         found |= _lightning(found, attending, width)
         found["head_dim"] = found["qk_nope_head_dim"] + found.get("qk_rope_head_dim", 0)
         return
-    found |= _kda(found, attending, found["heads"], width, content["short_conv_kernel_size"])
+    heads = content.get("linear_num_heads") or found["heads"]
+    found |= _kda(found, attending, heads, width, content["short_conv_kernel_size"])
     whole = bool(content.get("no_kda_lora", True))
     found |= {"delta_whole_gate": whole, "delta_whole_decay": whole, "head_gate": True}
 
@@ -288,7 +289,7 @@ def lfm(content: Mapping[str, Any], found: Found, where: str) -> None:
 
 
 READERS = {
-    "aria_text": aria,
+    **dict.fromkeys(("aria_text", "aria_moe_lm"), aria),
     "lfm2": lfm,
     "lfm2_moe": lfm,
     "lfm3": lfm,

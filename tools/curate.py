@@ -146,6 +146,8 @@ HYBRID_COLUMNS = (
     "values_are_keys",
     "borrowing_layers",
     "borrowing_ffn_hidden",
+    "bare_layers",
+    "ffn_widths",
     "layer_inputs",
 )
 """Columns that the shared table lacks: only rows added here have them."""

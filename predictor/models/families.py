@@ -210,6 +210,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         ),
         (STANDARD, _LLAMA),
     ),
+    **dict.fromkeys(("nemotron-nas", "deci"), (STANDARD, _LLAMA)),
     "orion": (STANDARD, {"norm": "layernorm"}),
     "step1": ({**STANDARD, "kv_heads": "num_attention_groups"}, {"positions": "alibi"}),
     **dict.fromkeys(("telechat", "telechat2"), (TELECHAT, _LLAMA)),
@@ -337,7 +338,6 @@ NOT_READ = {
     "k2_horizon": "mixtures of values",
     "doge": "masks that depend on the token",
     "zaya": "attention in convolved latents, and a router of several layers",
-    "nemotron-nas": "blocks of a width of their own in each layer",
     "rwkv": "no attention at all",
     "mamba_ssm": "state spaces whose sizes its name alone does not say",
 }

@@ -11,6 +11,7 @@ from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
 from predictor.models.ends import Ends
+from predictor.models.feed_forward import FeedForward
 from predictor.models.latents import Latents
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
@@ -30,6 +31,7 @@ class Model(
     Ends,
     DeltaRule,
     ShortConvolution,
+    FeedForward,
     Mixture,
     ChosenKeys,
     Compressed,
@@ -110,6 +112,10 @@ class Model(
     borrowing_layers  last so many layers, which attend to the keys and values of the last layer of
                       their kind before them and have none of their own (Gemma 3n, Gemma 4)
     borrowing_ffn_hidden  inner width of their feed-forward blocks; 0: as the others'
+    bare_layers       layers without attention (Nemotron Super: Bercovich et al. 2025, arXiv
+                      2505.00949)
+    ffn_widths        inner widths of the dense feed-forward blocks where they differ, as '49 x
+                      28672, 6 x 14336'; `ffn_hidden` is the widest
     layer_inputs      width of an embedding that each layer adds on its own (Gemma 3n, Gemma 4)
     quantization      how the checkpoint stores its weights, where its file says so
     causal            a token sees none behind it; else all see all (encoders)
@@ -211,6 +217,8 @@ class Model(
     values_are_keys: bool = False
     borrowing_layers: int = 0
     borrowing_ffn_hidden: int = 0
+    bare_layers: int = 0
+    ffn_widths: str = ""
     layer_inputs: int = 0
     quantization: Quantization | None = None
     causal: bool = True
@@ -236,7 +244,7 @@ class Model(
         """Number of attention blocks, those of delta rules and convolutions aside."""
         if self.is_hybrid:
             return self.attention_layers
-        return self.layers - self.delta_layers - self.conv_layers
+        return self.layers - self.delta_layers - self.conv_layers - self.bare_layers
 
     def _share(self, blocks: int) -> float:
         return blocks / max(self.layers, 1)
@@ -302,11 +310,6 @@ class Model(
         return self.qk_dim if self.values_are_keys else self.qk_dim + self.v_dim
 
     @property
-    def ffn_in_width(self) -> int:
-        """Output width of the first feed-forward projection (gate and up together)."""
-        return self.ffn_hidden * (2 if self.gated else 1)
-
-    @property
     def attention_matrix(self) -> int:
         """Weights of the projections of one attention block, where all are alike."""
         if self.is_compressed:
@@ -327,19 +330,6 @@ class Model(
     def attention_matrices(self) -> int:
         """Weights of the projections of all attention blocks."""
         return sum(blocks * one.attention_matrix for blocks, one in self.attention_kinds)
-
-    @property
-    def dense_ffn_matrix(self) -> int:
-        """Weights of one dense feed-forward block, of those that borrow nothing."""
-        return self.hidden * (self.ffn_in_width + self.ffn_hidden)
-
-    @property
-    def dense_kinds(self) -> tuple[tuple[int, Model], ...]:
-        """Kinds of dense feed-forward blocks: how many, and a model all of which are that kind."""
-        dense, wide = self.ffn_blocks - self.moe_layers, self.borrowing_layers
-        if not self.borrowing_ffn_hidden or not wide:
-            return ((dense, self),)
-        return ((dense - wide, self), (wide, _wide(self)))
 
     def matrix_parameters(self, active: bool = False) -> int:
         """Weights of all layers' matrices; with `active`, only those that a token touches, shared
@@ -390,14 +380,6 @@ class Model(
             return qkv, self.norm_parameters + self.hidden
         norm = self.norm_parameters * self.attention_input // self.hidden
         return (qkv if self.qkv_bias else 0), norm
-
-    @property
-    def ffn_vectors(self) -> tuple[int, int]:
-        """The same of a dense feed-forward block."""
-        norm = 0 if self.parallel == "shared_norm" else self.norm_parameters
-        if self.bias:
-            return self.ffn_in_width, norm + self.hidden
-        return 0, norm
 
     @property
     def vector_parameters(self) -> int:
@@ -465,12 +447,6 @@ def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
         found.append((counts[0], kind))
         found.append((counts[1] - counts[0], replace(kind, borrowing_layers=model.layers)))
     return tuple((count, kind) for count, kind in found if count)
-
-
-@lru_cache(maxsize=256)
-def _wide(model: Model) -> Model:
-    """The feed-forward blocks of a model's borrowing layers."""
-    return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
 
 
 @lru_cache(maxsize=256)

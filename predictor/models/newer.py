@@ -7,6 +7,7 @@ Read off transformers 5.24.0 (2026-11) and SGLang 0.5.23 (2026-10), as each read
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -224,6 +225,39 @@ def grok(content: Mapping[str, Any], found: Found, where: str) -> None:
         found |= {"shared_experts": 1, "shared_expert_ffn_hidden": found["ffn_hidden"]}
 
 
+def _deci_width(multiple: float, hidden: int) -> int:
+    """Inner width of a block by what its file states of it (vLLM 0.33, nemotron_nas.py:
+    `_ffn_mult_to_intermediate_size`)."""
+    return -(-int(2 * multiple * hidden / 3) // 256) * 256
+
+
+def nemotron_nas(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Nemotron Super and Ultra, whose search left layers without attention and feed-forward blocks
+    of several widths (Bercovich et al. 2025, arXiv 2411.19146, 2505.00949; `block_configs`).
+
+    Raises InputError where a block is of another kind, or numbers of key heads differ.
+    """
+    blocks = content.get("block_configs")
+    if not isinstance(blocks, list) or len(blocks) != found["layers"]:
+        raise InputError(f"{where}: key 'block_configs' must state each of the layers")
+    mixers, inner = ([dict(one[key]) for one in blocks] for key in ("attention", "ffn"))
+    if any(one.get("replace_with_linear") or one.get("sparsify") for one in (*mixers, *inner)):
+        raise InputError(f"{where}: blocks that are one matrix or sparse are not predicted")
+    if any(one.get("window_length") or one.get("num_sink_tokens") for one in mixers):
+        raise InputError(f"{where}: blocks with windows in 'block_configs' are not predicted")
+    groups = {one["n_heads_in_group"] for one in mixers if not one.get("no_op")}
+    if len(groups) != 1:
+        raise InputError(f"{where}: key 'n_heads_in_group' must be the same in all layers")
+    own = [_deci_width(one["ffn_mult"], found["hidden"]) for one in inner if not one.get("no_op")]
+    counts = sorted(Counter(own).items(), reverse=True)
+    found |= {
+        "kv_heads": found["heads"] // groups.pop(),
+        "bare_layers": sum(bool(one.get("no_op")) for one in mixers),
+        "ffn_hidden": max(own),
+        "ffn_widths": ", ".join(f"{count} x {width}" for width, count in counts),
+    }
+
+
 def aria(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Aria: every layer a mixture, whose first files state an expert's width apart from that of a
     dense block, which no layer has (rhymes-ai, configuration_aria.py)."""
@@ -289,6 +323,7 @@ def lfm(content: Mapping[str, Any], found: Found, where: str) -> None:
 
 
 READERS = {
+    **dict.fromkeys(("nemotron-nas", "deci"), nemotron_nas),
     **dict.fromkeys(("aria_text", "aria_moe_lm"), aria),
     "lfm2": lfm,
     "lfm2_moe": lfm,

@@ -56,7 +56,7 @@ has its own width as `embed_dim` and the language model's as `hidden_size`; Kimi
 
 
 GATED = ("qwen2_5_vl", "qwen2_5_omni_vision", "deepseek_v41", "dots_vit", "pixtral", "glm4v",
-         "glm_ocr", "glm5_next", "exaone4_5", "ovis2", "aimv2")  # fmt: skip
+         "glm_ocr", "glm5_next", "exaone4_5", "ovis2", "aimv2", "gemma4_vision")  # fmt: skip
 """How types of towers begin whose feed-forward blocks are gated (transformers 5.24, modeling_*.py,
 vLLM 0.33, models/)."""
 
@@ -110,7 +110,9 @@ def _merged_side(own: Mapping[str, Any], outer: Mapping[str, Any]) -> int:
     configuration_*.py): Qwen-VL's, Kimi's, Muse's, DeepSeek-V4.1's, Ovis2's beside the tower's own
     sizes; Mistral's, Idefics' and SmolVLM's, LFM2-VL's and Command A Vision's, MiniCPM-V 4.6's,
     InternVL's beside them."""
+    inner = own.get("img_token_compression_config")  # MiniMax-M3's published file
     stated = (
+        inner.get("spatial_merge_size") if isinstance(inner, Mapping) else None,
         own.get("spatial_merge_size"),
         own.get("merge_kernel_size"),
         own.get("merge_size"),
@@ -133,7 +135,10 @@ def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
     asked = outer if "image_size" in outer and any(key in outer for key in ASKED) else own
     patch, size = _side(own.get("patch_size", 14)), _side(asked.get("image_size", TILE))
     inside = (size // patch) ** 2
-    if fixed := outer.get("mm_tokens_per_image") or outer.get("query_num"):  # whatever the size
+    if pooled := own.get("default_output_length"):  # Gemma 4: images are made to fit so many
+        merged, tokens = int(own.get("pooling_kernel_size", 3)) ** 2, int(pooled)
+        inside = tokens * merged
+    elif fixed := outer.get("mm_tokens_per_image") or outer.get("query_num"):  # whatever the size
         tokens = int(fixed)  # Gemma, MiniCPM-V
         merged = max(inside // tokens, 1)
     else:

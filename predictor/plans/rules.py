@@ -142,8 +142,7 @@ def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             near_divisors(width),
         )
         for what, width in (
-            ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
-            ("feed-forward width", model.borrowing_ffn_hidden),
+            *(("feed-forward width", width) for width in model.dense_widths),
             ("shared experts' width", model.shared_width if model.is_moe else 0),
             ("state-space heads", model.mamba_heads),
             ("state-space groups", model.mamba_groups),

@@ -149,6 +149,8 @@ HYBRID_COLUMNS = (
     "bare_layers",
     "ffn_widths",
     "layer_inputs",
+    "alternating_streams",
+    "laurel_rank",
 )
 """Columns that the shared table lacks: only rows added here have them."""
 MODEL_COLUMNS = [

@@ -263,6 +263,7 @@ NEEDED = {
     "window_kv_heads": ("sliding_window",),
     "window_head_dim": ("sliding_window",),
     "borrowing_ffn_hidden": ("borrowing_layers",),
+    "laurel_rank": ("alternating_streams",),
 }
 """Keys that make no sense without others."""
 

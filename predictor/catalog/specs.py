@@ -248,6 +248,8 @@ class ModelSpec(Spec):
     bare_layers: Natural = 0
     ffn_widths: str = ""
     layer_inputs: Natural = 0
+    alternating_streams: Natural = 0
+    laurel_rank: Natural = 0
     quantization: QuantizationSpec | None = None
     causal: bool = True
     tower: TowerSpec | None = None

@@ -208,7 +208,8 @@ def attention_parameters(model: Model, tp: Numeric) -> Numeric:
         return mean * model.stored_share + own
     if not model.layer_inputs:
         return mean
-    return mean + model.layer_input_matrix + model.norm_parameters
+    own = model.layer_input_matrix + model.alternating_layer_matrix + model.laurel_norm
+    return mean + own + model.laurel_matrix / tp + model.norm_parameters
 
 
 def dense_parameters(model: Model, tp: Numeric) -> Numeric:

@@ -71,6 +71,10 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "gemma": (STANDARD, {"activation": "geglu"}),
     "gemma2": (STANDARD, {"activation": "geglu"}),
     "gemma3_text": (STANDARD, {"activation": "geglu"}),
+    "gemma3n_text": (
+        {**STANDARD, "laurel_rank": "laurel_rank", "alternating_streams": "altup_num_inputs"},
+        {"activation": "geglu"},
+    ),
     "gemma4_text": ({**STANDARD, "top_k": "top_k_experts"}, {"activation": "geglu"}),
     "gemma4_unified_text": (STANDARD, {"activation": "geglu"}),
     "mimo_v2_flash": (STANDARD, _LLAMA),
@@ -314,7 +318,6 @@ NOT_READ = {
     "jetmoe": "mixtures of attention heads",
     "bitnet": "weights of three values",
     "blt": "bytes in patches",
-    "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
     "axk2": "gates of attention from latents, and norms with gates of their own",
     "cohere_compass_text": "an encoder only",
     "dory": "layers that run several times",
@@ -344,8 +347,8 @@ NOT_READ = {
 """Types that are refused by the name of what is missing."""
 
 TIED_BY_DEFAULT = (
-    "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
-    "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
+    "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "gemma3n_text",
+    "cohere", "cohere2", "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
     "youtu_llm", "mamba", "falcon_mamba", "zamba2", "xglm", "biogpt", "openai-gpt",
     "granite_docling_text",
 )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from predictor.models.alternating import Alternating
 from predictor.models.chosen import NO_INDEX, SHARED_INDEX, ChosenKeys
 from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
@@ -37,6 +38,7 @@ class Model(
     Compressed,
     Tables,
     Windows,
+    Alternating,
 ):
     """A decoder-only transformer.
 
@@ -117,6 +119,8 @@ class Model(
     ffn_widths        inner widths of the dense feed-forward blocks where they differ, as '49 x
                       28672, 6 x 14336'; `ffn_hidden` is the widest
     layer_inputs      width of an embedding that each layer adds on its own (Gemma 3n, Gemma 4)
+    alternating_streams  > 0: so many copies of the residual stream, of which the blocks see one
+                      (Gemma 3n), and a product of `laurel_rank` beside attention, if any
     quantization      how the checkpoint stores its weights, where its file says so
     causal            a token sees none behind it; else all see all (encoders)
     tower             encoder of images or sound beside it, where it has one
@@ -220,6 +224,8 @@ class Model(
     bare_layers: int = 0
     ffn_widths: str = ""
     layer_inputs: int = 0
+    alternating_streams: int = 0
+    laurel_rank: int = 0
     quantization: Quantization | None = None
     causal: bool = True
     tower: Tower | None = None
@@ -350,6 +356,7 @@ class Model(
             + self.layers * self.layer_input_matrix
             + self.input_projection
             + self.stream_matrix
+            + self.alternating_matrix
             + self.ngram_layers * self.ngram_matrix
         )
 

@@ -66,6 +66,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen3_moe": (STANDARD, _LLAMA),
     "qwen3_next": (DELTA, _LLAMA),
     "qwen3_5_text": (DELTA, _LLAMA),
+    "lara_mini": (DELTA, _LLAMA),
     "qwen3_5_moe_text": (DELTA, _LLAMA),
     "qwen4_exp_text": (QWEN4, _LLAMA),
     "gemma": (STANDARD, {"activation": "geglu"}),
@@ -158,7 +159,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     ),
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), (LFM, _LLAMA)),
     "mellum": (STANDARD, _LLAMA),
-    "mistral4": (STANDARD, _LLAMA),
+    **dict.fromkeys(("mistral4", "mistral_large4_text"), (STANDARD, _LLAMA)),
     "molmo2_text": (STANDARD, _LLAMA),
     "muse_glimmer_text": (STANDARD, {"output_gate": True}),
     "muse_spark_text": ({**STANDARD, "expert_hidden": "moe_hidden_size"}, {"output_gate": True}),
@@ -331,9 +332,7 @@ NOT_READ = {
     "inkling_text": "short convolutions behind every block",
     "inkling2_text": "short convolutions behind every block",
     "inkling2_loop_text": "layers that run several times",
-    "mistral_large4_text": "layers that share latents, beside keys chosen by layers of their own",
     "jet_nemotron": "convolutions that depend on the token",
-    "lara_mini": "delta rules beside windows",
     **dict.fromkeys(("phi4_multimodal", "phi4mm"), "adapters for images and sound in every layer"),
     "step3_text": "queries that come from a rank of their own, without latents",
     "ouro": "layers that run several times",
@@ -342,15 +341,17 @@ NOT_READ = {
     "doge": "masks that depend on the token",
     "zaya": "attention in convolved latents, and a router of several layers",
     "rwkv": "no attention at all",
+    "mistral-large-4": "layers that may share latents, as its config.json alone says",
+    "nemotron-ultra-nas": "blocks of widths that its config.json alone says",
     "mamba_ssm": "state spaces whose sizes its name alone does not say",
 }
 """Types that are refused by the name of what is missing."""
 
 TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "gemma3n_text",
-    "cohere", "cohere2", "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
-    "youtu_llm", "mamba", "falcon_mamba", "zamba2", "xglm", "biogpt", "openai-gpt",
-    "granite_docling_text",
+    "cohere", "cohere2", "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa",
+    "lfm2", "lfm2_moe", "lfm3", "youtu_llm", "mamba", "falcon_mamba", "zamba2",
+    "xglm", "biogpt", "openai-gpt", "granite_docling_text",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 

@@ -118,6 +118,8 @@ def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any
             )
         return {"delta_layers": layers - layers // every}
     known = {"linear_attention", "full_attention", *INDEXED}
+    if content.get("model_type") == "lara_mini":  # whose reader says what windows those are
+        known.add("sliding_attention")
     if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - known:
         raise InputError(
             f"{where}: key 'layer_types' must list linear_attention or full_attention for each of "

@@ -104,6 +104,7 @@ OTHER_NAMES = {
     "top_k": ("num_experts_per_tok", "num_experts_per_token"),
     "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "layers": ("num_layers", "num_hidden_layers"),
+    "ffn_hidden": ("ffn_hidden_size", "intermediate_size"),
 }
 """Dimensions that files of one type state by either name: the class of transformers takes both, and
 writes its own back."""

@@ -31,6 +31,34 @@ def dsa(content: Mapping[str, Any], found: Found, where: str) -> None:
         found |= sharing(content, list(range(found["layers"])), _own)
 
 
+def mistral_large4(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Mistral Large 4: as GLM-5, with queries and an indexer that see the residual stream
+    (transformers 5.24, configuration_mistral_large4.py).
+
+    Raises InputError where layers see the latents of earlier ones.
+    """
+    sources = content.get("kv_source_layers")
+    if sources is not None and sources != list(range(found["layers"])):
+        raise InputError(
+            f"{where}: layers that share latents (kv_source_layers) are not predicted beside keys "
+            "that layers choose"
+        )
+    dsa(content, found, where)
+
+
+def lara_mini(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Lara 4 Mini: delta rules, windows and full attention in turn, whose attention has no gate
+    (transformers 5.24, modeling_lara_mini.py)."""
+    found["output_gate"] = False
+    kinds = content.get("layer_types")
+    kinds = [] if not isinstance(kinds, list) else kinds
+    attending = [kind for kind in kinds if kind != "linear_attention"]
+    if WINDOW not in attending:
+        found["sliding_window"] = 0
+    else:
+        found["sliding_pattern"] = listed_windows(attending) or "all layers"
+
+
 def hy_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Hy4: gated latents, keys that every fourth layer chooses, residual streams whose mixes are
     fewer than those that are counted (transformers, configuration_hy_v4.py, modeling_hy_v4.py)."""
@@ -323,6 +351,8 @@ def lfm(content: Mapping[str, Any], found: Found, where: str) -> None:
 
 
 READERS = {
+    "lara_mini": lara_mini,
+    "mistral_large4_text": mistral_large4,
     **dict.fromkeys(("nemotron-nas", "deci"), nemotron_nas),
     **dict.fromkeys(("aria_text", "aria_moe_lm"), aria),
     "lfm2": lfm,

@@ -279,7 +279,7 @@ def stage_parameters(
     table = plan.vocab_share(model.vocab) * model.hidden
     wide = plan.vocab_share(model.vocab) * model.embedding_width
     positions = model.embedding_parameters - model.vocab * model.embedding_width
-    positions = positions + model.input_projection
+    positions = positions + model.input_projection + model.alternating_ends
     last = model.stream_sum_matrix + model.stream_norm
     shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
     looked_up = wide if plan.vocab_parallel else wide * plan.tp

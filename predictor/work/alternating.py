@@ -16,7 +16,7 @@ def layer(at: WorkList) -> None:
     The low-rank product, its norm and its addition."""
     n, h, rows, size = float(at.model.alternating_streams), at.hidden, at.portion.rows, at.size
     for name in ("predict", "correct"):
-        at.norm(f"altup.{name}_norm")
+        at.stream(f"altup.{name}_norm", "norm", at.model.norm, rows, h, 2.0 * size)
         at.linear(f"altup.{name}_router", n, h, rows=rows, adapted=False)
     at.stream("altup.predict", "elementwise", "add", rows, h, 5.0 * n * size, alone=True,
               kernels=(2.0, 2.0))  # fmt: skip
@@ -28,7 +28,7 @@ def layer(at: WorkList) -> None:
         own = rank / at.portion.tp
         at.linear("laurel.left", own, h, adapted=False)
         at.linear("laurel.right", h, own, adapted=False)
-        at.norm("laurel.norm")
+        at.stream("laurel.norm", "norm", at.model.norm, rows, h, 2.0 * size)
         at.stream("laurel.add", "elementwise", "add", rows, h, 3.0 * size)
 
 

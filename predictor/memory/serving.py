@@ -13,7 +13,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.memory.offload import HOST_USABLE
-from predictor.memory.training import (
+from predictor.memory.parameters import (
     attention_parameters,
     delta_parameters,
     dense_parameters,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import kept_by, lay_out, layer_activations, offload
+from predictor.memory import kept_by, lay_out, layer_activations, offload, table_parameters
 from predictor.models import Model
 from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks
 from predictor.records import dataclass
@@ -119,6 +119,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     updated = dense.trained + experts.trained
     if sharding.optimizer:
         updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
+    updated = updated + table_parameters(model, plan).trained  # divided among all already
     update = operator_times(update_operators(plan, updated), accelerator, calibration, full)
     update_time, update_sigma = update.time.sum(axis=0), update.sigma
     if np.any(np.asarray(plan.offload_optimizer) > 0):

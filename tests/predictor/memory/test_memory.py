@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.memory.kept import GOING, kept_by
-from predictor.memory.training import CLASSES, DRIVER, layer_parameters, memory
+from predictor.memory.parameters import layer_parameters
+from predictor.memory.training import CLASSES, DRIVER, memory
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters

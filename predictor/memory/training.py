@@ -362,6 +362,19 @@ def _buffers(model: Model, plan: TrainingPlan, count: float) -> Numeric:
     return np.where(split, count * plan.recipe.activation * plan.tokens * model.hidden, 0.0)
 
 
+def _at_host(plan: TrainingPlan, flying: Numeric, kept: Numeric, layers: Numeric) -> Numeric:
+    """Activations that the host has and the device has not [bytes]: those of a layer are on the
+    device while in use, and on their way.
+
+    flying   layers whose activations are there, over the layers of a stage
+    kept     by the layers of a stage, of which there are `layers`
+    """
+    if not np.any(np.asarray(plan.offload_activations) > 0):
+        return 0.0
+    layered = np.minimum(flying, RESIDENT / np.maximum(layers, 1.0)) * kept
+    return plan.offload_activations * (flying * kept - layered)
+
+
 def memory(
     model: Model,
     plan: TrainingPlan,
@@ -384,12 +397,9 @@ def memory(
     layers, edges = parameters.own(parameters.layers), parameters.own(parameters.ends)
     adapters, experts = Held(parameters.adapters, parameters.adapters), parameters.expert
     group, expert_group = plan.shard_group, plan.expert_shard_group
-    tables = table_parameters(model, plan)
-    away = zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
-    if np.any(np.asarray(plan.offload_activations) > 0):
-        # What the host has of each layer is on the device while in use, and on its way.
-        layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
-        away = plan.offload_activations * (flying * kept - layered)
+    own = table_parameters(model, plan)
+    zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
+    away = zero + _at_host(plan, flying, kept, held["layer"])
     stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)
@@ -398,7 +408,7 @@ def memory(
         + state_bytes(plan, adapters, group),
         "expert weights and optimizer": state_bytes(plan, experts, expert_group, stored),
         "embedding and head weights and optimizer": state_bytes(plan, edges, group)
-        + state_bytes(plan, tables, 1.0, stored),
+        + state_bytes(plan, own, 1.0, stored),
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
@@ -415,8 +425,7 @@ def memory(
     if built := WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
-    parts = ((layers, group), (adapters, group), (edges, group), (experts, expert_group),
-             (tables, 1.0))  # fmt: skip
+    parts = (layers, group), (adapters, group), (edges, group), (experts, expert_group), (own, 1.0)
     for part, ranks in parts:
         away = away + host_states(plan, part, ranks)
     peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)

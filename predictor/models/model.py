@@ -12,7 +12,7 @@ from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
 from predictor.models.ends import Ends
-from predictor.models.feed_forward import FeedForward
+from predictor.models.feed_forward import FeedForward, widths
 from predictor.models.latents import Latents
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
@@ -337,6 +337,22 @@ class Model(
         """Weights of the projections of all attention blocks."""
         return sum(blocks * one.attention_matrix for blocks, one in self.attention_kinds)
 
+    @property
+    def dense_kinds(self) -> tuple[tuple[int, Model], ...]:
+        """Kinds of dense feed-forward blocks: how many, and a model all of which are that kind."""
+        dense, wide = self.ffn_blocks - self.moe_layers, self.borrowing_layers
+        if self.ffn_widths:
+            return _of_widths(self)
+        if not self.borrowing_ffn_hidden or not wide:
+            return ((dense, self),)
+        return ((dense - wide, self), (wide, _wide(self)))
+
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """Inner widths of them, the widest first; none without any."""
+        kinds = [one.ffn_hidden for blocks, one in self.dense_kinds if blocks]
+        return tuple(sorted(set(kinds), reverse=True))
+
     def matrix_parameters(self, active: bool = False) -> int:
         """Weights of all layers' matrices; with `active`, only those that a token touches, shared
         ones as often as it does."""
@@ -359,11 +375,6 @@ class Model(
             + self.alternating_matrix
             + self.ngram_layers * self.ngram_matrix
         )
-
-    @property
-    def norm_parameters(self) -> int:
-        """Parameters of one norm."""
-        return self.hidden * (2 if self.norm == "layernorm" else 1)
 
     @property
     def mamba_norm(self) -> int:
@@ -454,6 +465,21 @@ def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
         found.append((counts[0], kind))
         found.append((counts[1] - counts[0], replace(kind, borrowing_layers=model.layers)))
     return tuple((count, kind) for count, kind in found if count)
+
+
+@lru_cache(maxsize=256)
+def _wide(model: Model) -> Model:
+    """The feed-forward blocks of a model's borrowing layers."""
+    return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
+
+
+@lru_cache(maxsize=256)
+def _of_widths(model: Model) -> tuple[tuple[int, Model], ...]:
+    """As `Model.dense_kinds`, of a model that states widths."""
+    return tuple(
+        (count, replace(model, ffn_hidden=width, ffn_widths=""))
+        for count, width in widths(model.ffn_widths)
+    )
 
 
 @lru_cache(maxsize=256)

@@ -400,10 +400,9 @@ def memory(
     if built := WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
-    for part, ranks in ((adapters, group), (edges, group), (own, 1.0)):
-        away = away + host_states(plan, part, ranks)
-    for part, ranks in ((layers, group), (experts, expert_group)):
-        away = away + host_states(plan, part, ranks, stored)
+    parts = ((adapters, group, None), (edges, group, None), (own, 1.0, None))
+    for part, ranks, wide in (*parts, (layers, group, stored), (experts, expert_group, stored)):
+        away = away + host_states(plan, part, ranks, wide)
     peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)
     reserved = np.maximum(peak - beside(divided(plan), adds.context), built)
     tensors, host = (

@@ -371,9 +371,8 @@ def memory(
     adapters, experts = Held(parameters.adapters, parameters.adapters), parameters.expert
     group, expert_group = plan.shard_group, plan.expert_shard_group
     own = table_parameters(model, plan)
-    away = zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
-    if np.any(np.asarray(plan.offload_activations) > 0):
-        away = kept_away(plan, held["layer"], flying, kept)
+    zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
+    away = zero + kept_away(plan, held["layer"], flying, kept)
     stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)

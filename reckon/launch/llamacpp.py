@@ -52,6 +52,8 @@ def _ranks_says(facts: Facts) -> Flags:
         return {SPLIT: "none", **copies}
     by_layers = "row" if facts.get("pipelining") == "rows" else "layer"
     mode = by_layers if facts["pp"] > 1 else "tensor"
+    if mode != "tensor":  # a device without a layer does nothing
+        count = min(count, int(facts.get("model.layers") or count))
     return {SPLIT: mode, PARTS: ",".join(["1"] * count), **copies}
 
 

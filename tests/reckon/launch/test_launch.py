@@ -233,7 +233,8 @@ def _told(request: Any) -> bool:
 
 @pytest.mark.parametrize("dialect", [name for name, one in DIALECTS.items() if one.serving])
 def test_every_line_of_an_engine_is_read_again(dialect: str, kernels_only: Calibration) -> None:
-    """Also where it cannot say the plan: what it means then is told, and is a plan by itself."""
+    """Also where it cannot say the plan: what it means then is told, and is a plan by itself, if
+    perhaps one that the engine refuses (more ranks than a mixture's delta rule has key heads)."""
     rng = random.Random(12)
     run, framework = kernels_only.run, DIALECTS[dialect].framework
     space = {**ENGINES["vllm"], "precision": [None, "bf16", "fp8"], "prefill_workers": [0]}
@@ -245,13 +246,26 @@ def test_every_line_of_an_engine_is_read_again(dialect: str, kernels_only: Calib
         fields = {**launch.fields, **{k: v for k, v in written.beside.items() if k != "model"}}
         spec = parse(ServingPlanSpec, fields, dialect)
         model = launch.model if "model" not in written.beside else request.model
-        again = complete_serving(spec, run, model=model, cluster=request.cluster).plan
+        again = complete_serving(spec, run, False, model=model, cluster=request.cluster).plan
         told = {one.field for one in written.unsaid}
         assert {"tp", "pp", "dp"} & told or again.gpus == request.plan.gpus, written.text
         for name in ("tp", "pp", "dp", "ep", "max_batch", "chunk", "execution", "weights", "kv"):
             assert getattr(again, name) == getattr(written.again.plan, name), (name, written.text)
             held = getattr(again, name) == getattr(request.plan, name)
             assert held or name in told, (name, written.text)
+
+
+def test_llama_cpp_deals_no_more_parts_than_there_are_layers(kernels_only: Calibration) -> None:
+    """All ranks of a mixture would be 32 parts of 16 layers."""
+    asked = {"tp": 8, "pp": 2, "dp": 2, "batch": 64, "input_len": 128, "output_len": 16,
+             "framework": "llama.cpp"}  # fmt: skip
+    run = kernels_only.run
+    model, cluster = catalog.model("olmoe-1b-7b"), catalog.system("dgx-b200")
+    spec = parse(ServingPlanSpec, asked, "test")
+    request = complete_serving(spec, run, model=model, cluster=cluster)
+    written = emit("llama-cpp", request, run)
+    assert written.again.plan.pp == 16
+    assert "--tensor-split " + ",".join(["1"] * 16) + " " in written.text
 
 
 def test_deepspeed_says_batch_and_sharding(kernels_only: Calibration) -> None:

@@ -10,7 +10,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog import load
 from predictor.serving.passes import Pass, body
-from predictor.serving.prediction import prompt_pass
+from predictor.serving.whole_passes import prompt_pass
 from tests.predictor.serving.counted import plan
 
 MIXTURE, PLAIN = catalog.model("qwen3-30b-a3b"), catalog.model("llama3-8b")

@@ -37,10 +37,11 @@ from predictor.serving.pass_times import (
     prompt_time,
 )
 from predictor.serving.passes import body, prefill_cores
-from predictor.serving.prediction import predict_inference, prompt_pass
+from predictor.serving.prediction import predict_inference
 from predictor.serving.reading import ReadTable, read_table
 from predictor.serving.spreads import spread_of
 from predictor.serving.tables import PassTable, between, pass_table
+from predictor.serving.whole_passes import prompt_pass
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import ServingParameters
 from predictor.work.primitives import Operator

@@ -17,7 +17,7 @@ from predictor.serving.joint import _met, joint, repeated
 from predictor.serving.latency import latencies, riding
 from predictor.serving.meeting import _at_random, met, together, under_way
 from predictor.serving.pass_times import DeviceTime
-from predictor.serving.prediction import prompt_pass
+from predictor.serving.whole_passes import prompt_pass
 from tests.predictor.serving import bare
 
 REPLICAS = st.integers(2, 32)

@@ -14,7 +14,7 @@ from predictor.hardware.accelerators import Accelerator
 from predictor.hardware.systems import Cluster
 from predictor.plans.serving import NATIVE, ServingPlan
 from predictor.plans.training import TrainingPlan
-from predictor.serving.prediction import decode_pass
+from predictor.serving.whole_passes import decode_pass
 from predictor.timing.features import ideal
 from predictor.timing.kernels import operator_times, shape_times
 from predictor.timing.shapes import columns

@@ -36,6 +36,8 @@ from predictor.plans import (
     FROZEN_BYTES,
     OBJECTIVE_WORDS,
     OBJECTIVES,
+    OPTIMIZER_WORDS,
+    OPTIMIZERS,
     PLAIN,
     RECOMPUTE_MODULES,
     TRAINING_FIELDS,
@@ -191,7 +193,7 @@ def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None
 
 def _objective(row: Mapping[str, Any]) -> str | None:
     """What a row says in words that is learned from; None where a column says it, or nothing."""
-    if cell(row, "objective") is not None:
+    if cell(row, "learns_from") is not None:
         return None
     told = " ".join([*BRACKETS.findall(str(cell(row, "model"))), str(cell(row, "notes"))])
     found = COMPARED.search(told)
@@ -211,7 +213,7 @@ def _compared(row: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
     if (objective := _objective(row)) is None:
         return {}
     own, each = {key: fields[key] for key in ("micro_batch", "global_batch")}, _each(row)
-    return {"objective": objective, **{key: own[key] and own[key] * each for key in own}}
+    return {"learns_from": objective, **{key: own[key] and own[key] * each for key in own}}
 
 
 def _capped(cluster: Cluster, watts: float) -> Cluster:
@@ -308,6 +310,8 @@ def _request(
     fields["sharding"] = sharded(cell(row, "dp_sharding"))
     fields["framework"] = _framework(row)
     fields |= {key: cell(row, key) if key in row else None for key in READ_BY_NAME}
+    told_optimizer = str(cell(row, "optimizer") or "")
+    fields["optimizer"] = meant(told_optimizer, tuple(OPTIMIZERS), OPTIMIZER_WORDS)
     fields["ep"] = _divided(fields) if model.is_moe else None
     if modules := cell(row, "recompute_modules") or modules_of(cell(row, "recompute")):
         named = [name for name in str(modules).split(",") if name in RECOMPUTE_MODULES]

@@ -35,7 +35,7 @@ class Weights(Protocol):
 def compared(plan: TrainingPlan, weights: Weights) -> dict[str, Numeric]:
     """Bytes of a reference that is held beside the model, divided as its weights are (TRL:
     `prepare_deepspeed`, `prepare_fsdp`); no class where there is none."""
-    if plan.reference != "held" or not plan.compares:
+    if plan.compared_with != "held" or not plan.compares:
         return {}
     own = plan.weight_bytes if plan.framework in ALIKE else plan.recipe.weight
     stored = plan.frozen_bytes if plan.frozen else own

@@ -36,7 +36,7 @@ def _above_one(name: str) -> Need:
 
 
 _LORA: Need = ("trained=lora", lambda plan, stated: plan.trained != "all")
-_COMPARED: Need = ("objective=dpo", lambda plan, stated: plan.compares)
+_COMPARED: Need = ("learns_from=dpo", lambda plan, stated: plan.compares)
 _FULL: Need = ("recompute=full", lambda plan, stated: plan.recompute == "full")
 _ONCE: Need = ("dispatch=once", lambda plan, stated: plan.dispatch == "once")
 _AWAY = _some("offload_activations", "offload_optimizer", "offload_weights")
@@ -48,7 +48,7 @@ TRAINING: Mapping[str, Need] = {
     "lora_rank": _LORA,
     "frozen_precision": _LORA,
     "adapter_style": _LORA,
-    "reference": _COMPARED,
+    "compared_with": _COMPARED,
     "offload_to": _AWAY,
     "host_memory_gb": _AWAY,
     "recompute_share": _FULL,

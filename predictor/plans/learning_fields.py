@@ -45,15 +45,15 @@ LEARNING_FIELDS = (
         "gradients.",
     ),
     PlanField(
-        "objective", WORD, "What answers are learned from.", ALL, choices=tuple(OBJECTIVES),
+        "learns_from", WORD, "What answers are learned from.", ALL, choices=tuple(OBJECTIVES),
         words=OBJECTIVE_WORDS, reason="the next token, in pre-training and supervised fine-tuning",
         more="Or pairs against a reference (DPO, IPO), answers that are good or bad (KTO), pairs "
         "by themselves (ORPO, SimPO), rewards (GRPO and its like, and PPO's actor). A pair is two "
         "sequences of micro_batch and global_batch.",
     ),
     PlanField(
-        "reference", WORD, "Where the weights are that answers are compared with.", ALL,
-        choices=REFERENCES, default="as the objective has it",
+        "compared_with", WORD, "Where the weights are that answers are compared with.", ALL,
+        choices=REFERENCES, default="as `learns_from` has it",
         reason="held beside those that learn (dpo, kto, grpo), which are they where adapters "
         "alone are trained; none of TRL's GRPO, whose beta is 0",
         more="`adapters`: the model's own, adapters switched off; `none`: worked out before, or "
@@ -61,13 +61,13 @@ LEARNING_FIELDS = (
     ),
     PlanField(
         "scored", AMOUNT, "Passes without gradients of a sequence by the model that learns.",
-        SCORED, default="as the objective has it",
+        SCORED, default="as `learns_from` has it",
         reason="0; 1 of kto, over mismatched answers, and of grpo, for old probabilities",
         more="Of an optimizer step: probabilities that serve several epochs are a part of one.",
     ),
     PlanField(
         "referred", AMOUNT, "The same by the model that it is compared with.", SCORED,
-        default="as the objective has it",
+        default="as `learns_from` has it",
         reason="1 of dpo and grpo, 2 of kto, over mismatched answers too; 0 without a reference",
     ),
 )  # fmt: skip

@@ -109,8 +109,8 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("offload_weights",),
         ),
         Rule(
-            not_multiple(plan.micro_batch, OBJECTIVES[plan.objective].together),
-            f"micro_batch {{micro_batch}} splits what objective {plan.objective} compares: a pair "
+            not_multiple(plan.micro_batch, OBJECTIVES[plan.learns_from].together),
+            f"micro_batch {{micro_batch}} splits what {plan.learns_from} compares: a pair "
             "is two sequences of micro_batch and of global_batch",
             ("micro_batch",),
         ),

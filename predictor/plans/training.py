@@ -205,9 +205,9 @@ class TrainingPlan:
     trained: str = "all"
     frozen_precision: str = "as multiplied"
     adapter_style: str = "joined"
-    objective: str = "tokens"
+    learns_from: str = "tokens"
     optimizer: str = "adam"
-    reference: str = "none"
+    compared_with: str = "none"
     offload_to: str = "cpu"
     dispatch: str = "copies"
     routing: str = "random"
@@ -359,7 +359,7 @@ class TrainingPlan:
     @property
     def compares(self) -> bool:
         """Whether answers are compared with what another model says of them."""
-        return self.objective != "tokens" or bool(np.any(np.asarray(self.referred) > 0))
+        return self.learns_from != "tokens" or bool(np.any(np.asarray(self.referred) > 0))
 
     @property
     def stage_ranks(self) -> Numeric:

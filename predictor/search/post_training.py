@@ -191,7 +191,7 @@ def _trained(
     [s], inf where the batch does not divide. What answers are compared with is worked out once for
     all epochs, as far as the request leaves it to the objective (`plans.objectives`)."""
     length = rollouts.input_len + rollouts.output_len
-    fields = {"objective": "grpo", **train, "seq_len": length, "global_batch": rollouts.batch}
+    fields = {"learns_from": "grpo", **train, "seq_len": length, "global_batch": rollouts.batch}
     layout = {name: int(fields.get(name, 1)) for name in ("tp", "pp", "cp")}
     replica = int(np.prod(list(layout.values())))
     steps = rollouts.epochs * rollouts.answers / rollouts.batch
@@ -209,7 +209,7 @@ def _trained(
 
     def trained(gpus: int) -> tuple[int, float]:
         if gpus and gpus not in known:
-            learning = [fields, {**fields, "reference": "none"}][: 1 + rollouts.critic]
+            learning = [fields, {**fields, "compared_with": "none"}][: 1 + rollouts.critic]
             try:
                 known[gpus] = steps * sum(step(own, gpus) for own in learning)
             except InputError:

@@ -11,15 +11,15 @@ from predictor.plans import FROZEN_BYTES, LOOPS, OBJECTIVES, reference_of, state
 
 
 def learned_from(values: Mapping[str, Any]) -> list[Default]:
-    """Fields that the objective of a request sets; none where it is the next token."""
-    name = values.get("objective", "tokens")
+    """Fields that follow from what a request learns from; none where it is the next token."""
+    name = values.get("learns_from", "tokens")
     if name == "tokens":
         return []
-    one, rule = OBJECTIVES[name], f"objective {name}"
+    one, rule = OBJECTIVES[name], f"learns_from {name}"
     usual = reference_of(name, values.get("trained", "all") != "all")
-    has = values.get("reference", usual) != "none"
+    has = values.get("compared_with", usual) != "none"
     return [
-        Default("reference", usual, rule),
+        Default("compared_with", usual, rule),
         Default("scored", one.own, rule),
         Default("referred", one.compared if has else 0.0, rule if has else "no reference"),
     ]
@@ -27,7 +27,7 @@ def learned_from(values: Mapping[str, Any]) -> list[Default]:
 
 def compared_together(values: Mapping[str, Any]) -> int:
     """Sequences that a pass of a request compares, of which a micro-batch has whole groups."""
-    return OBJECTIVES[values.get("objective", "tokens")].together
+    return OBJECTIVES[values.get("learns_from", "tokens")].together
 
 
 def gathered(values: Mapping[str, Any], usual: float, rule: str) -> tuple[float, str]:

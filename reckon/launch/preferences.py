@@ -78,13 +78,13 @@ def _means(flags: Flags, facts: Facts) -> Facts:
     """The objective, and where its reference is, if that is said."""
     if OBJECTIVE not in flags:
         return {}
-    found: Facts = {"objective": flags[OBJECTIVE]}
-    if not OBJECTIVES[found["objective"]].compared:
+    found: Facts = {"learns_from": flags[OBJECTIVE]}
+    if not OBJECTIVES[found["learns_from"]].compared:
         return found
     if truth(BEFORE, flags.get(BEFORE, False)):
-        return {**found, "reference": "none"}
+        return {**found, "compared_with": "none"}
     if str(flags.get(HELD) or "none").lower() not in ("none", "null"):
-        return {**found, "reference": "held"}
+        return {**found, "compared_with": "held"}
     return found
 
 
@@ -92,5 +92,5 @@ PREFERENCES = Derived(
     (OBJECTIVE, "rl", "rlhf_type", "pref_loss", BEFORE, HELD),
     lambda facts: {},
     _means,
-    fields=("objective", "reference"),
+    fields=("learns_from", "compared_with"),
 )

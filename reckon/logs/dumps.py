@@ -161,8 +161,8 @@ class Dump:
             match = CAPACITY.search(line) or BANNER.search(line) or DEVICE.search(line)
             if match and match[1].strip().lower() not in ("cpu", "none"):
                 self.facts["accelerator"] = match[1].strip()
-        if "objective" not in self.facts and (learned := objective_of(line)):
-            self.facts["objective"] = learned
+        if "learns_from" not in self.facts and (learned := objective_of(line)):
+            self.facts["learns_from"] = learned
             if learned == "grpo":
                 self.notes.append(GENERATES)
         if "train" in line and "trained" not in self.facts and (match := SHARE.search(line)):

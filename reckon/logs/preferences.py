@@ -39,7 +39,7 @@ def objective_of(line: str) -> str | None:
 
 def each_of(stated: Mapping[str, Any]) -> int:
     """Sequences of what a log counts as one."""
-    return OBJECTIVES[stated.get("objective", "tokens")].together
+    return OBJECTIVES[stated.get("learns_from", "tokens")].together
 
 
 def in_sequences(steps: Sequence[LoggedStep], each: int) -> tuple[LoggedStep, ...]:
@@ -59,6 +59,6 @@ def counted(log: Log, objective: str | None) -> Log:
     if objective is None:
         return log
     each = OBJECTIVES[objective].together
-    stated = {**scaled(log.stated, each), "objective": objective}
+    stated = {**scaled(log.stated, each), "learns_from": objective}
     notes = (*log.notes, GENERATES) if objective == "grpo" else log.notes
     return replace(log, steps=in_sequences(log.steps, each), stated=stated, notes=notes)

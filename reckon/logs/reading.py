@@ -89,7 +89,7 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
         return reports
     state = printed.trainer(_pace(log))
     if state is not None:
-        found = counted(read_trainer_state(place, state), log.stated.get("objective"))
+        found = counted(read_trainer_state(place, state), log.stated.get("learns_from"))
         return replace(found, stated={**found.stated, **log.stated})
     if bar and log.steps:
         return log

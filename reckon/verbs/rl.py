@@ -61,7 +61,7 @@ def predict_rl(
               iteration, `samples` for each, `input_len` and `output_len` on average, `variation` of
               the lengths (standard deviation over mean), `batch` of an optimizer step; `epochs`
               (1) in which answers are learned from, `critic` (no) that learns beside; `serve` and
-              `train` with keys of an engine's and of the training plan (objective: grpo)
+              `train` with keys of an engine's and of the training plan (learns_from: grpo)
 
     Raises InputError for what is missing or cannot be.
     """

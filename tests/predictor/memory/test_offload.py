@@ -64,7 +64,7 @@ def test_weights_come_up_for_every_pass_and_gradients_go_down(plan: Make) -> Non
     assert back == pytest.approx((2e9 + 0.75 * 2e9) / link)
     kept = pass_times(replace(made, framework="megatron-lm"), H100, 0.0, 1e9, 1e9)
     assert kept["backward"] == pytest.approx(2e9 / link)
-    scored = replace(made, objective="dpo", referred=1.0)
+    scored = replace(made, learns_from="dpo", referred=1.0)
     assert pass_times(scored, H100, 0.0, 1e9, 1e9)["forward"] == pytest.approx(4e9 / link)
 
 

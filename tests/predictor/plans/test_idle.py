@@ -18,7 +18,7 @@ SERVED: dict[str, Any] = {"gpus": 8, "tp": 8, "input_len": 256, "output_len": 64
 
 OTHER: dict[str, Any] = {
     "lora_rank": 8, "frozen_precision": "nf4", "adapter_style": "fp32",
-    "reference": "held",
+    "compared_with": "held",
     "offload_to": "nvme", "host_memory_gb": 700,
     "recompute_share": 0.5, "stage_recompute": "fits",
     "recompute_modules": "mlp", "dp_shard": 4, "reshard": False, "routed_nodes": 1,

@@ -49,7 +49,7 @@ def test_times_are_sums_or_the_longer(found: list[Iteration]) -> None:
 def test_training_is_that_of_its_plan(found: list[Iteration]) -> None:
     one = next(one for one in found if one.way == SHARED)
     fields = {"gpus": 16, "tp": 4, "pp": 1, "cp": 1, "global_batch": 64, "seq_len": 768,
-              "objective": "grpo"}  # fmt: skip
+              "learns_from": "grpo"}  # fmt: skip
     request = complete_training(
         parse(TrainingPlanSpec, fields, "test"), KNOWN.run, model=MODEL, cluster=DGX
     )
@@ -117,7 +117,7 @@ def test_epochs_share_what_was_worked_out_before_and_a_critic_learns_beside(
     """Two epochs: twice the passes that learn, once those without gradients. A critic has no
     reference: one pass without gradients beside what learns."""
     once = next(one.training for one in found if one.way == SHARED)
-    plain = next(one.training for one in ways(objective="tokens") if one.way == SHARED)
+    plain = next(one.training for one in ways(learns_from="tokens") if one.way == SHARED)
     twice, both = (
         next(one.training for one in ways(of=replace(OF, **own)) if one.way == SHARED)
         for own in ({"epochs": 2}, {"critic": True})

@@ -49,7 +49,7 @@ PLAIN = found()
 def test_forward_passes_are_as_many_as_trainers_run(objective: str, times: float) -> None:
     """KTO: its own over mismatched answers, the reference over both; TRL's GRPO has no reference
     and works old probabilities out; backward passes are as ever."""
-    own = found(objective=objective)
+    own = found(learns_from=objective)
     assert own.breakdown["forward"] == pytest.approx(times * PLAIN.breakdown["forward"])
     for term in ("backward", "recompute", "optimizer"):
         assert own.breakdown[term] == pytest.approx(PLAIN.breakdown[term])
@@ -57,23 +57,23 @@ def test_forward_passes_are_as_many_as_trainers_run(objective: str, times: float
 
 @pytest.mark.parametrize("said", ["sft", "SFT", "tokens"])
 def test_the_next_token_is_what_nobody_states(said: str) -> None:
-    assert found(objective=said).step_time == PLAIN.step_time
+    assert found(learns_from=said).step_time == PLAIN.step_time
 
 
 def test_a_reference_that_is_held_is_divided_as_the_weights_are() -> None:
     """8.03e9 weights of 2 bytes, over eight ranks with ZeRO-3, whole with ZeRO-2."""
     for sharding, ranks in (("zero3", 8), ("zero2", 1)):
-        plan = planned(objective="dpo", sharding=sharding)
+        plan = planned(learns_from="dpo", sharding=sharding)
         held = memory(MODEL, plan, KNOWN.run)
-        without = memory(MODEL, replace(plan, reference="none"), KNOWN.run)
+        without = memory(MODEL, replace(plan, compared_with="none"), KNOWN.run)
         weights = 2.0 * MODEL.parameters / ranks
         assert held.classes[REFERENCE].max() == pytest.approx(weights, rel=1e-3)
         assert held.tensors - without.tensors == pytest.approx(weights, rel=1e-3)
 
 
 def test_adapters_that_are_switched_off_take_neither_memory_nor_time() -> None:
-    plan = planned(objective="dpo", trained="lora")
-    assert plan.reference == "adapters"
+    plan = planned(learns_from="dpo", trained="lora")
+    assert plan.compared_with == "adapters"
     assert REFERENCE not in memory(MODEL, plan, KNOWN.run).classes
     again = [o for o in step_operators(MODEL, plan) if o.name.endswith(".unlearned")]
     assert sum(o.count for o in again if ".lora_" in o.name) == 0.0
@@ -82,8 +82,8 @@ def test_adapters_that_are_switched_off_take_neither_memory_nor_time() -> None:
 
 
 def test_probabilities_that_were_worked_out_before_take_nothing() -> None:
-    before = found(objective="dpo", reference="none")
-    assert before.step_time == found(objective="orpo").step_time == PLAIN.step_time
+    before = found(learns_from="dpo", compared_with="none")
+    assert before.step_time == found(learns_from="orpo").step_time == PLAIN.step_time
     assert float(before.memory.peak) == float(PLAIN.memory.peak)
 
 
@@ -96,7 +96,7 @@ def test_sharded_weights_are_gathered_for_each_pass() -> None:
         listed = gradient_collectives(planned(**fields), held, Held(0.0, 0.0), 32.0, 0.0)
         return {one.name: float(one.count) for one in listed}
 
-    plain, kto = times(), times(objective="kto")
+    plain, kto = times(), times(learns_from="kto")
     assert kto["weights.gather"] == 4.0 * plain["weights.gather"]
     for name in ("weights.regather", "gradients.scatter"):
         assert kto[name] == plain[name]
@@ -110,7 +110,7 @@ def test_ranks_of_a_layer_talk_in_each_pass() -> None:
             sums[one.phase] = sums.get(one.phase, 0.0) + float(one.count * one.bytes)
         return sums
 
-    plain, dpo = moved(), moved(objective="dpo")
+    plain, dpo = moved(), moved(learns_from="dpo")
     assert dpo["forward"] == pytest.approx(2.0 * plain["forward"])
     assert (dpo["backward"], dpo["recompute"]) == (plain["backward"], plain["recompute"])
 
@@ -118,15 +118,15 @@ def test_ranks_of_a_layer_talk_in_each_pass() -> None:
 def test_a_pipeline_runs_them_with_its_micro_batches() -> None:
     """(m + pp - 1) forward passes of the slowest stage more, whenever they run."""
     piped = {"pp": 4, "sharding": "zero1", "framework": "neutral"}
-    plain, dpo = found(**piped), found(objective="dpo", **piped)
+    plain, dpo = found(**piped), found(learns_from="dpo", **piped)
     m, pp = float(dpo.plan.micro_batches), 4.0
     more = (m + pp - 1.0) * float(np.max(np.asarray(plain.passes.forward)))
     assert float(dpo.step_time - plain.step_time) == pytest.approx(more, rel=0.05)
 
 
 def test_hardware_flops_count_them_and_model_flops_do_not() -> None:
-    plan = planned(objective="kto")
-    alone = planned(objective="kto", recompute="none")
+    plan = planned(learns_from="kto")
+    alone = planned(learns_from="kto", recompute="none")
     for name in ("palm", "megatron"):
         model, hardware = predict(MODEL, DGX, alone, KNOWN).flop_per_token[name]
         assert hardware == pytest.approx(2.0 * model)  # three passes forward more
@@ -138,7 +138,7 @@ def test_hardware_flops_count_them_and_model_flops_do_not() -> None:
 
 
 def test_a_batch_of_plans_is_the_plans_one_by_one() -> None:
-    plan = planned(objective="dpo")
+    plan = planned(learns_from="dpo")
     many = predict(MODEL, DGX, replace(plan, referred=np.array([0.0, 1.0, 2.5])), KNOWN)
     for at, passes in enumerate((0.0, 1.0, 2.5)):
         one = predict(MODEL, DGX, replace(plan, referred=passes), KNOWN)
@@ -146,17 +146,17 @@ def test_a_batch_of_plans_is_the_plans_one_by_one() -> None:
 
 
 def test_a_pair_is_not_split() -> None:
-    with pytest.raises(InputError, match="micro_batch 3 splits what objective dpo compares"):
-        planned(objective="dpo", micro_batch=3, global_batch=48)
+    with pytest.raises(InputError, match="micro_batch 3 splits what dpo compares"):
+        planned(learns_from="dpo", micro_batch=3, global_batch=48)
     open_ = {name: value for name, value in BASE.items() if name != "micro_batch"}
     for own in ({}, {"pp": 4, "sharding": "zero1", "framework": "neutral"}):
-        spec = parse(TrainingPlanSpec, {**open_, "objective": "dpo", **own}, "test")
+        spec = parse(TrainingPlanSpec, {**open_, "learns_from": "dpo", **own}, "test")
         plan = complete_training(spec, KNOWN.run, model=MODEL, cluster=DGX).plan
         assert plan.micro_batch % OBJECTIVES["dpo"].together == 0
 
 
 def test_what_others_call_them() -> None:
-    assert planned(objective="SimPO").objective == "orpo"
-    assert planned(objective="reinforce++").objective == "grpo"
-    with pytest.raises(InputError, match="objective"):
-        planned(objective="distillation")
+    assert planned(learns_from="SimPO").learns_from == "orpo"
+    assert planned(learns_from="reinforce++").learns_from == "grpo"
+    with pytest.raises(InputError, match="learns_from"):
+        planned(learns_from="distillation")

@@ -18,16 +18,16 @@ COMMAND = "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ({"rl": "dpo"}, {"objective": "dpo", "micro_batch": 4, "global_batch": 128}),
-        ({"rl": "ipo", "adapter": "lora"}, {"objective": "dpo", "trained": "lora"}),
-        ({"rl": "kto"}, {"objective": "kto", "micro_batch": 2, "global_batch": 64}),
-        ({"rl": "simpo"}, {"objective": "orpo", "micro_batch": 4}),
-        ({"stage": "dpo", "pref_loss": "orpo"}, {"objective": "orpo", "micro_batch": 4}),
+        ({"rl": "dpo"}, {"learns_from": "dpo", "micro_batch": 4, "global_batch": 128}),
+        ({"rl": "ipo", "adapter": "lora"}, {"learns_from": "dpo", "trained": "lora"}),
+        ({"rl": "kto"}, {"learns_from": "kto", "micro_batch": 2, "global_batch": 64}),
+        ({"rl": "simpo"}, {"learns_from": "orpo", "micro_batch": 4}),
+        ({"stage": "dpo", "pref_loss": "orpo"}, {"learns_from": "orpo", "micro_batch": 4}),
         ({"stage": "dpo", "pref_loss": "sigmoid", "ref_model": "Qwen/Qwen3-8B"},
-         {"objective": "dpo", "reference": "held"}),
-        ({"stage": "dpo", "precompute_ref_log_probs": True}, {"reference": "none"}),
-        ({"stage": "sft"}, {"objective": None, "micro_batch": 2, "global_batch": 64}),
-        ({"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, {"objective": "dpo"}),
+         {"learns_from": "dpo", "compared_with": "held"}),
+        ({"stage": "dpo", "precompute_ref_log_probs": True}, {"compared_with": "none"}),
+        ({"stage": "sft"}, {"learns_from": None, "micro_batch": 2, "global_batch": 64}),
+        ({"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, {"learns_from": "dpo"}),
     ],
 )  # fmt: skip
 def test_what_a_file_learns_from(said: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -39,13 +39,13 @@ def test_what_a_file_learns_from(said: dict[str, Any], expected: dict[str, Any])
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f"trl dpo {COMMAND}", {"objective": "dpo", "micro_batch": 4, "recompute": "full",
+        (f"trl dpo {COMMAND}", {"learns_from": "dpo", "micro_batch": 4, "recompute": "full",
                                 "precision": "bf16"}),
         (f"accelerate launch examples/scripts/kto.py {COMMAND} --bf16",
-         {"objective": "kto", "micro_batch": 2, "recompute": "none"}),
+         {"learns_from": "kto", "micro_batch": 2, "recompute": "none"}),
         (f"trl sft {COMMAND} --gradient_checkpointing false",
-         {"objective": None, "recompute": "none"}),
-        (f"swift rlhf --rlhf_type cpo {COMMAND}", {"objective": "orpo", "micro_batch": 4}),
+         {"learns_from": None, "recompute": "none"}),
+        (f"swift rlhf --rlhf_type cpo {COMMAND}", {"learns_from": "orpo", "micro_batch": 4}),
     ],
 )  # fmt: skip
 def test_what_a_command_learns_from(text: str, expected: dict[str, Any]) -> None:

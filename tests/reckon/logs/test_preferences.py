@@ -35,7 +35,7 @@ def test_a_log_says_what_it_learns_from(
     tmp_path: Path, more: str, objective: str, batch: int, micro: int
 ) -> None:
     told = log(tmp_path, more).stated
-    assert (told["objective"], told["global_batch"], told["micro_batch"]) == (
+    assert (told["learns_from"], told["global_batch"], told["micro_batch"]) == (
         objective, batch, micro,
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ def test_a_state_counts_pairs(tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     path.write_text(json.dumps({"log_history": entries, "train_batch_size": 2, "max_steps": 20}))
     told = read_log(path).stated
-    assert (told["objective"], told["global_batch"], told["micro_batch"]) == ("dpo", 64, 4)
+    assert (told["learns_from"], told["global_batch"], told["micro_batch"]) == ("dpo", 64, 4)
 
 
 def test_answers_that_are_generated_are_said_to_be(tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ ROW: dict[str, Any] = {
         ({"notes": "DPO, beta 0.1"}, "dpo", 64),
         ({"model": "llama3-8b (KTO)"}, "kto", 32),
         ({"notes": "weights of a base without DPO"}, "tokens", 32),
-        ({"objective": "dpo", "micro_batch": 2}, "dpo", 32),  # a column counts sequences
+        ({"learns_from": "dpo", "micro_batch": 2}, "dpo", 32),  # a column counts sequences
     ],
 )
 def test_a_row_that_says_so_is_read_so(own: dict[str, Any], objective: str, batch: int) -> None:
     """A row's samples are pairs, of which it says how many come a second."""
     point = point_of({**ROW, **own}, load("kernels-only").run)
     assert isinstance(point, Point)
-    assert (point.request.plan.objective, point.request.plan.global_batch) == (objective, batch)
+    assert (point.request.plan.learns_from, point.request.plan.global_batch) == (objective, batch)
     assert point.measured == pytest.approx(3.2)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, load, parse
@@ -52,6 +52,24 @@ from reckon.verbs.training import (
 
 TOGETHER = 128
 """Requests of one batch: each may list `EXACT_STEPS` decode passes."""
+
+
+@overload
+def predict_infer(
+    model: Ref | Model,
+    cluster: Ref | Cluster,
+    plan: Ref,
+    calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+) -> ServingResult: ...
+
+
+@overload
+def predict_infer(
+    model: Ref | Model,
+    cluster: Ref | Cluster,
+    plan: ServingPlan,
+    calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+) -> InferencePrediction: ...
 
 
 def predict_infer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, load, parse
@@ -38,6 +38,24 @@ DEFAULT_CALIBRATION = "default"
 
 MOST_COMBINATIONS = 20_000
 """Comma lists may span this many combinations; larger spaces are for plan search."""
+
+
+@overload
+def predict_train(
+    model: Ref | Model,
+    cluster: Ref | Cluster,
+    plan: Ref,
+    calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+) -> Prediction: ...
+
+
+@overload
+def predict_train(
+    model: Ref | Model,
+    cluster: Ref | Cluster,
+    plan: TrainingPlan,
+    calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+) -> TrainingPrediction: ...
 
 
 def predict_train(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import typing
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +12,12 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
+from predictor.training import TrainingPrediction
 from reckon.explore import explore, read_grid
 from reckon.verbs.results import Prediction
 from reckon.verbs.rl import predict_rl
 from reckon.verbs.training import expand, predict_each, predict_train, sweep
+from tests.conftest import ROOT
 
 PLAN = {"gpus": 64, "tp": 2, "pp": 1, "global_batch": 128, "seq_len": 8192}
 
@@ -191,3 +195,20 @@ def test_a_request_of_mappings_is_made_again_from_its_result(kind: str) -> None:
     assert verb(catalog.model("llama3-8b"), "dgx-h100", plan).to_dict()["stated"]["model"] == (
         "llama3-8b"
     )
+
+
+def test_checkers_of_types_are_told_of_all_that_there_is() -> None:
+    """They saw `Any` for every verb: the module answers names when they are first used."""
+    stub = ast.parse((ROOT / "reckon" / "__init__.pyi").read_text(encoding="utf-8"))
+    told = {
+        str(name.asname): f"{one.module}"
+        for one in stub.body
+        if isinstance(one, ast.ImportFrom) and one.module != "typing"
+        for name in one.names
+    }
+    assert told.pop("InputError") == "predictor.errors"
+    assert told == reckon._LAZY
+    for package in ("reckon", "predictor", "calibration", "profiler"):
+        assert (ROOT / package / "py.typed").is_file()
+    found = [typing.get_type_hints(one)["return"] for one in typing.get_overloads(predict_train)]
+    assert found == [Prediction, TrainingPrediction]

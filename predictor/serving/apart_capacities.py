@@ -23,9 +23,9 @@ from predictor.serving.capacities import LOADS, Capacity, Promise
 from predictor.serving.clients import poisson_quantile
 from predictor.serving.pass_times import decode_time
 from predictor.serving.passes import adapted
-from predictor.serving.prediction import decode_pass
 from predictor.serving.reading import PromptWaits, Queue, read_table
 from predictor.serving.tables import pass_work
+from predictor.serving.whole_passes import decode_pass
 from predictor.timing import Calibration
 
 FULL = 0.98

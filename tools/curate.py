@@ -146,7 +146,11 @@ HYBRID_COLUMNS = (
     "values_are_keys",
     "borrowing_layers",
     "borrowing_ffn_hidden",
+    "bare_layers",
+    "ffn_widths",
     "layer_inputs",
+    "alternating_streams",
+    "laurel_rank",
 )
 """Columns that the shared table lacks: only rows added here have them."""
 MODEL_COLUMNS = [

@@ -20,7 +20,7 @@ from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec
 from predictor.catalog.tables import data_dir, find, known, read_mapping, rows
 from predictor.errors import InputError, unknown
 from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator
-from predictor.models import Model, Quantization, Tower, from_config, is_config
+from predictor.models import Model, Quantization, Tower, from_config, is_config, widths
 from predictor.units import to_si
 
 Ref = str | Path | Mapping[str, Any]
@@ -166,7 +166,9 @@ def _model(spec: ModelSpec, where: str) -> Model:
     told = spec.to_dict()
     given = {name: told[name] for name in MODEL_FIELDS if name in told}
     given["kv_heads"] = spec.kv_heads or spec.heads
-    if spec.head_dim is None:
+    if spec.head_dim is None and spec.kv_lora_rank:  # heads of latents, whatever the width
+        given["head_dim"] = (spec.qk_nope_head_dim or 0) + (spec.qk_rope_head_dim or 0)
+    elif spec.head_dim is None:
         if spec.hidden % spec.heads:
             raise InputError(
                 f"{where}: hidden {spec.hidden} is not a multiple of heads {spec.heads}; state "
@@ -226,6 +228,7 @@ NEEDED = {
     "window_kv_heads": ("sliding_window",),
     "window_head_dim": ("sliding_window",),
     "borrowing_ffn_hidden": ("borrowing_layers",),
+    "laurel_rank": ("alternating_streams",),
 }
 """Keys that make no sense without others."""
 
@@ -267,6 +270,7 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: conv_layers {spec.conv_layers} are more than the {spec.layers} layers"
         )
+    _check_bare(spec, where)
     if spec.delta_layers > spec.layers:
         raise InputError(
             f"{where}: delta_layers {spec.delta_layers} are more than the {spec.layers} layers"
@@ -275,6 +279,30 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: delta_key_heads {spec.delta_key_heads} does not divide delta_value_heads "
             f"{spec.delta_value_heads}"
+        )
+
+
+def _check_bare(spec: ModelSpec, where: str) -> None:
+    """Raise InputError where layers without attention, or of several feed-forward widths, are more
+    than there are, or stand beside what is predicted for all layers alike."""
+    if not spec.bare_layers and not spec.ffn_widths:
+        return
+    if spec.bare_layers >= spec.layers:
+        raise InputError(
+            f"{where}: bare_layers {spec.bare_layers} leave none of {spec.layers} layers attention"
+        )
+    kinds = widths(spec.ffn_widths) if spec.ffn_widths else ((spec.layers, spec.ffn_hidden or 0),)
+    blocks, widest = sum(count for count, _ in kinds), max(width for _, width in kinds)
+    if blocks > spec.layers or widest != (spec.ffn_hidden or 0):
+        raise InputError(
+            f"{where}: ffn_widths {spec.ffn_widths!r} must be of {spec.layers} layers at most, and "
+            f"ffn_hidden {spec.ffn_hidden} the widest"
+        )
+    other = ("num_experts", "mamba_layers", "delta_layers", "conv_layers", "sliding_window",
+             "kv_lora_rank", "borrowing_layers")  # fmt: skip
+    if beside := [key for key in other if getattr(spec, key)]:
+        raise InputError(
+            f"{where}: bare_layers and ffn_widths beside {beside[0]} are not predicted"
         )
 
 

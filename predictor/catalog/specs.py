@@ -264,7 +264,11 @@ class ModelSpec(Spec):
     values_are_keys: bool = False
     borrowing_layers: Natural = 0
     borrowing_ffn_hidden: Natural = 0
+    bare_layers: Natural = 0
+    ffn_widths: str = ""
     layer_inputs: Natural = 0
+    alternating_streams: Natural = 0
+    laurel_rank: Natural = 0
     quantization: QuantizationSpec | None = None
     causal: bool = True
     tower: TowerSpec | None = None

@@ -20,6 +20,7 @@ from predictor.memory.training import (
     lay_out,
     layer_activations,
     memory,
+    table_parameters,
 )
 
 __all__ = [
@@ -45,5 +46,6 @@ __all__ = [
     "memory",
     "node_memory",
     "serving_memory",
+    "table_parameters",
     "weight_bytes",
 ]

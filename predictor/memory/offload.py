@@ -94,13 +94,15 @@ def host_room(cluster: Cluster, plan: TrainingPlan) -> Array:
 
 
 def kept_away(plan: TrainingPlan, layers: Array, flying: Array, kept: Array) -> Array:
-    """Activations that the host has of a stage [bytes], (3, *batch): what it has of each layer is
-    on the device while in use, and on its way.
+    """Activations that the host has of a stage [bytes], (3, *batch), zero where none leave: what it
+    has of each layer is on the device while in use, and on its way.
 
     layers   of the stage
     flying   micro-batches at a time
     kept     by the layers, of one of them [bytes]
     """
+    if not np.any(np.asarray(plan.offload_activations) > 0):
+        return np.zeros(())
     layered = np.minimum(flying, RESIDENT / np.maximum(layers, 1.0)) * kept
     return np.asarray(plan.offload_activations * (flying * kept - layered))
 

@@ -13,7 +13,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.memory.offload import HOST_USABLE
-from predictor.memory.training import (
+from predictor.memory.parameters import (
     attention_parameters,
     delta_parameters,
     dense_parameters,
@@ -91,6 +91,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     # are whole on every rank (`wpe` of vllm/model_executor/models/gpt2.py).
     tables = np.where(np.asarray(plan.pp) > 1, words, words + model.head_parameters) / plan.tp
     tables = tables + model.embedding_parameters - words
+    tables = tables + model.alternating_ends
     tables = tables + model.input_projection + model.stream_matrix + model.norm_parameters
     tables = tables + (2 * model.layers + 1) * model.stream_norm
     whole = (narrow * matrices + blocks * dense + experts) * layers + ends * tables

@@ -16,6 +16,13 @@ from predictor.arrays import Array, Numeric, filled
 from predictor.memory.gathered import gathered_bytes
 from predictor.memory.kept import GOING, Kept, in_turn, kept_by, on_stages
 from predictor.memory.offload import host_states, kept_away
+from predictor.memory.parameters import (
+    dense_parameters,
+    expert_parameters,
+    layer_parameters,
+    mixers_parameters,
+    mixture_parameters,
+)
 from predictor.memory.reference import compared
 from predictor.models import Model
 from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
@@ -175,95 +182,6 @@ class StageParameters:
         return Held(weights, np.zeros_like(weights) if self.frozen else weights)
 
 
-def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of one attention block on one tensor-parallel rank, where all are alike."""
-    split, whole = model.mixer_vectors
-    if model.is_compressed:
-        shared = model.compressed_whole_matrix
-        return (model.attention_matrix - shared + split) / tp + shared + whole
-    if model.is_latent:
-        latent = model.latent_down_matrix + model.index_matrix
-        return (model.attention_matrix - latent) / tp + latent + whole
-    # Key and value projections are replicated where tp exceeds the key/value heads.
-    extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
-    replicated = model.attention_input * model.kv_heads * model.kv_head_columns * extra
-    if model.index_means:  # every rank has all of it
-        replicated = replicated + model.index_matrix * (tp - 1.0)
-    if model.index_block:  # index queries go with key heads; every rank has the index key
-        key = model.hidden * model.index_head_dim
-        replicated = replicated + key * (model.index_heads * extra + tp - 1.0)
-    return (model.attention_matrix + replicated + split) / tp + whole
-
-
-def attention_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of the mean attention block on one tensor-parallel rank, with what the layer adds
-    of its own embedding, which every rank holds whole; of shared blocks a part, with what each use
-    has of its own."""
-    kinds = model.attention_kinds
-    if len(kinds) == 1:
-        mean = mixer_parameters(kinds[0][1], tp)
-    else:
-        every = sum(n * mixer_parameters(one, tp) for n, one in kinds)
-        mean = every / model.attention_blocks
-    if model.shared_blocks:
-        own = model.use_matrix + model.use_adapters / tp
-        return mean * model.stored_share + own
-    if not model.layer_inputs:
-        return mean
-    return mean + model.layer_input_matrix + model.norm_parameters
-
-
-def dense_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of the mean dense feed-forward block on one tensor-parallel rank."""
-    kinds = model.dense_kinds
-    split, whole = model.ffn_vectors
-    matrix: float = model.dense_ffn_matrix
-    if len(kinds) > 1:
-        matrix = sum(n * one.dense_ffn_matrix for n, one in kinds) / sum(n for n, _ in kinds)
-    return ((matrix + split) / tp + whole) * model.stored_share
-
-
-def mixture_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of a mixture of experts on one tensor-parallel rank, routed experts aside."""
-    return model.shared_matrix / tp + model.router_matrix + model.norm_parameters
-
-
-def expert_parameters(model: Model, etp: Numeric) -> Numeric:
-    """Parameters of one routed expert on one of the `etp` ranks that divide it."""
-    split, whole = model.expert_vectors
-    return (model.expert_matrix + split) / etp + whole
-
-
-def layer_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of one layer on one tensor-parallel rank, routed experts aside: of the mean layer
-    where layers differ."""
-    return (
-        _mixers(model, tp)
-        + model.dense_share * dense_parameters(model, tp)
-        + model.moe_share * mixture_parameters(model, tp)
-    )
-
-
-def _mixers(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of the mean layer's attention and state-space blocks, of its delta rules, and of
-    what mixes its streams."""
-    own = model.mamba_matrix / tp + model.hidden * model.mamba_repeated(tp)
-    mamba = own + model.mamba_norm
-    mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
-    mixers = mixers + model.stream_layer_matrix + 2 * model.stream_norm
-    if model.conv_layers:
-        mixers = mixers + model.conv_share * (model.conv_matrix / tp + model.norm_parameters)
-    if not model.delta_layers:
-        return mixers
-    return mixers + model.delta_share * (delta_parameters(model, tp) + model.norm_parameters)
-
-
-def delta_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Weights of one delta rule on one tensor-parallel rank."""
-    whole = model.delta_down_matrix
-    return (model.delta_matrix - whole) / tp + whole
-
-
 def stage_parameters(
     model: Model,
     plan: TrainingPlan,
@@ -280,7 +198,9 @@ def stage_parameters(
     table = plan.vocab_share(model.vocab) * model.hidden
     wide = plan.vocab_share(model.vocab) * model.embedding_width
     positions = model.embedding_parameters - model.vocab * model.embedding_width
-    positions = positions + model.input_projection
+    positions = positions + model.input_projection + model.alternating_ends
+    if model.ngram_embedding:
+        positions = positions + model.ngram_layers * model.ngram_matrix
     last = model.stream_sum_matrix + model.stream_norm
     shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
     looked_up = wide if plan.vocab_parallel else wide * plan.tp
@@ -290,7 +210,7 @@ def stage_parameters(
         - shared * table
     )
     layers = (
-        held["layer"] * _mixers(model, plan.tp)
+        held["layer"] * mixers_parameters(model, plan.tp)
         + held["dense"] * dense_parameters(model, plan.tp)
         + held["moe"] * mixture_parameters(model, plan.tp)
         + held["mtp"] * 2.0 * model.hidden**2 / plan.tp
@@ -313,6 +233,12 @@ def stage_parameters(
         tied=tied,
         frozen=frozen,
     )
+
+
+def table_parameters(model: Model, plan: TrainingPlan) -> Held:
+    """One device's part of the tables of n-grams, which all devices divide (`work.ngrams`)."""
+    own: Numeric = model.ngram_parameters / np.asarray(plan.gpus)
+    return Held(own, 0.0 * own if plan.frozen else own)
 
 
 LAID = (
@@ -444,9 +370,9 @@ def memory(
     layers, edges = parameters.own(parameters.layers), parameters.own(parameters.ends)
     adapters, experts = Held(parameters.adapters, parameters.adapters), parameters.expert
     group, expert_group = plan.shard_group, plan.expert_shard_group
-    away = zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
-    if np.any(np.asarray(plan.offload_activations) > 0):
-        away = kept_away(plan, held["layer"], flying, kept)
+    own = table_parameters(model, plan)
+    zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
+    away = zero + kept_away(plan, held["layer"], flying, kept)
     stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)
@@ -454,7 +380,8 @@ def memory(
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
         "expert weights and optimizer": state_bytes(plan, experts, expert_group, stored),
-        "embedding and head weights and optimizer": state_bytes(plan, edges, group),
+        "embedding and head weights and optimizer": state_bytes(plan, edges, group)
+        + state_bytes(plan, own, 1.0, stored),
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
@@ -472,10 +399,9 @@ def memory(
     if built := WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
-    for part, ranks in ((adapters, group), (edges, group)):
-        away = away + host_states(plan, part, ranks)
-    for part, ranks in ((layers, group), (experts, expert_group)):
-        away = away + host_states(plan, part, ranks, stored)
+    parts = ((adapters, group, None), (edges, group, None), (own, 1.0, None))
+    for part, ranks, wide in (*parts, (layers, group, stored), (experts, expert_group, stored)):
+        away = away + host_states(plan, part, ranks, wide)
     peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)
     reserved = np.maximum(peak - beside(divided(plan), adds.context), built)
     tensors, host = (

@@ -3,6 +3,7 @@
 from predictor.models.attended import attended_keys
 from predictor.models.counts import experts_hit, keys_seen
 from predictor.models.encoder import around_layers, encoder, tower_parameters
+from predictor.models.feed_forward import widths
 from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
 from predictor.models.halves import parts, passing_share
 from predictor.models.huggingface import from_config, is_config
@@ -48,4 +49,5 @@ __all__ = [
     "repeated_products",
     "sums_before",
     "tower_parameters",
+    "widths",
 ]

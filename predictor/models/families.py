@@ -5,141 +5,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.models.keys import (
+    AFMOE,
+    ARIA,
+    BAILING_HYBRID,
+    COHERE_MOE,
+    DEEPSEEK_V4,
+    DELTA,
+    EXPERTS_ONLY,
+    GPT2,
+    GRANITE_HYBRID,
+    HUNYUAN_MOE,
+    KIMI,
+    LFM,
+    LLAMA4,
+    LONGCAT,
+    MINIMAX_M3,
+    NEMOTRON_H,
+    PARAM2,
+    QWEN4,
+    SARVAM,
+    SPACES,
+    STANDARD,
+    TELECHAT,
+    XGLM,
+)
 from predictor.models.quantization import KEYS
-
-GPT2 = {
-    "layers": "n_layer",
-    "hidden": "n_embd",
-    "heads": "n_head",
-    "ffn_hidden": "n_inner",
-    "max_context": "n_positions",
-}
-STANDARD = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "ffn_hidden": "intermediate_size",
-    "max_context": "max_position_embeddings",
-    "top_k": "num_experts_per_tok",
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_rope_head_dim": "qk_rope_head_dim",
-    "qk_nope_head_dim": "qk_nope_head_dim",
-    "v_head_dim": "v_head_dim",
-    "dense_layers": "first_k_dense_replace",
-    "expert_ffn_hidden": "moe_intermediate_size",
-    "shared_experts": "n_shared_experts",
-    "mtp_layers": "num_nextn_predict_layers",
-    "sliding_window": "sliding_window",
-    "shared_expert_ffn_hidden": "shared_expert_intermediate_size",
-    "index_heads": "index_n_heads",
-    "index_head_dim": "index_head_dim",
-    "index_topk": "index_topk",
-}
-QWEN4_INDEX = {
-    "index_heads": "indexer_n_heads",
-    "index_head_dim": "indexer_head_dim",
-    "index_topk": "indexer_budget",
-    "index_pool": "indexer_compress_ratio",
-    "streams": "hc_count",
-    "stream_rank": "hc_lowrank",
-}
-DELTA = {
-    **STANDARD,
-    "delta_key_heads": "linear_num_key_heads",
-    "delta_value_heads": "linear_num_value_heads",
-    "delta_key_dim": "linear_key_head_dim",
-    "delta_value_dim": "linear_value_head_dim",
-    "delta_conv": "linear_conv_kernel_dim",
-    "mtp_layers": "mtp_num_hidden_layers",
-}
-KIMI = {
-    **STANDARD,
-    "top_k": "num_experts_per_token",
-    "shared_experts": "num_shared_experts",
-    "expert_hidden": "routed_expert_hidden_size",
-    "residual_block": "attn_res_block_size",
-}
-LLAMA4 = {
-    **STANDARD,
-    "ffn_hidden": "intermediate_size_mlp",
-    "expert_ffn_hidden": "intermediate_size",
-    "moe_every_n": "interleave_moe_layer_step",
-    "sliding_window": "attention_chunk_size",
-}
-NEMOTRON_H = {
-    **STANDARD,
-    "shared_expert_ffn_hidden": "moe_shared_expert_intermediate_size",
-    "expert_hidden": "moe_latent_size",
-    "mamba_heads": "mamba_num_heads",
-    "mamba_head_dim": "mamba_head_dim",
-    "mamba_state": "ssm_state_size",
-    "mamba_groups": "n_groups",
-}
-GRANITE_HYBRID = {
-    **STANDARD,
-    "expert_ffn_hidden": "intermediate_size",
-    "shared_expert_ffn_hidden": "shared_intermediate_size",
-    "mamba_heads": "mamba_n_heads",
-    "mamba_head_dim": "mamba_d_head",
-    "mamba_state": "mamba_d_state",
-    "mamba_groups": "mamba_n_groups",
-}
-SPACES = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_heads"}
-MINIMAX_M3 = {
-    **STANDARD,
-    "ffn_hidden": "dense_intermediate_size",
-    "expert_ffn_hidden": "intermediate_size",
-    "shared_expert_ffn_hidden": "shared_intermediate_size",
-}
-DEEPSEEK_V4 = {
-    **STANDARD,
-    "out_groups": "o_groups",
-    "out_rank": "o_lora_rank",
-    "streams": "hc_mult",
-}
-QWEN4 = {**DELTA, **QWEN4_INDEX}
-EXPERTS_ONLY = {**STANDARD, "expert_ffn_hidden": "intermediate_size"}
-"""Where every layer is a mixture, and the only width is that of an expert."""
-
-OTHER_NAMES = {
-    "top_k": ("num_experts_per_tok", "num_experts_per_token"),
-    "shared_experts": ("n_shared_experts", "num_shared_experts"),
-}
-"""Dimensions of mixtures that files of one type state by either name: the class of transformers
-takes both, and writes its own back."""
-
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-
-SARVAM = {**STANDARD, "shared_experts": "num_shared_experts"}
-AFMOE = {**SARVAM, "dense_layers": "num_dense_layers"}
-COHERE_MOE = {
-    **SARVAM,
-    "ffn_hidden": "prefix_dense_intermediate_size",
-    "expert_ffn_hidden": "intermediate_size",
-    "dense_layers": "first_k_dense_replace",
-}
-HUNYUAN_MOE = {
-    **STANDARD,
-    "top_k": "moe_topk",
-    "shared_experts": "num_shared_expert",
-}
-LONGCAT = {
-    **STANDARD,
-    "layers": "num_layers",
-    "ffn_hidden": "ffn_hidden_size",
-    "expert_ffn_hidden": "expert_ffn_hidden_size",
-    "shared_expert_ffn_hidden": "ffn_hidden_size",
-    "top_k": "moe_topk",
-}
-LFM = {**STANDARD, "conv_taps": "conv_L_cache", "dense_layers": "num_dense_layers"}
-BAILING_HYBRID = {
-    **SARVAM,
-    "dense_layers": "first_k_dense_replace",
-    "mtp_layers": "num_nextn_predict_layers",
-}
 
 _GPT = {"gated": False, "norm": "layernorm", "bias": True, "activation": "gelu"}
 _LLAMA: dict[str, Any] = {}
@@ -151,7 +42,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "gptj": (GPT2, {**_GPT, "parallel": "shared_norm"}),
     "opt": ({**STANDARD, "ffn_hidden": "ffn_dim"}, {**_GPT, "positions": "learned"}),
     "bloom": ({**GPT2, "hidden": "hidden_size"}, {**_GPT, "positions": "alibi"}),
-    "falcon": (STANDARD, {**_GPT, "bias": False}),
+    "falcon": ({**STANDARD, "ffn_hidden": "ffn_hidden_size"}, {**_GPT, "bias": False}),
     "mpt": (
         {
             "layers": "n_layers",
@@ -175,11 +66,16 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen3_moe": (STANDARD, _LLAMA),
     "qwen3_next": (DELTA, _LLAMA),
     "qwen3_5_text": (DELTA, _LLAMA),
+    "lara_mini": (DELTA, _LLAMA),
     "qwen3_5_moe_text": (DELTA, _LLAMA),
     "qwen4_exp_text": (QWEN4, _LLAMA),
     "gemma": (STANDARD, {"activation": "geglu"}),
     "gemma2": (STANDARD, {"activation": "geglu"}),
     "gemma3_text": (STANDARD, {"activation": "geglu"}),
+    "gemma3n_text": (
+        {**STANDARD, "laurel_rank": "laurel_rank", "alternating_streams": "altup_num_inputs"},
+        {"activation": "geglu"},
+    ),
     "gemma4_text": ({**STANDARD, "top_k": "top_k_experts"}, {"activation": "geglu"}),
     "gemma4_unified_text": (STANDARD, {"activation": "geglu"}),
     "mimo_v2_flash": (STANDARD, _LLAMA),
@@ -263,7 +159,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     ),
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), (LFM, _LLAMA)),
     "mellum": (STANDARD, _LLAMA),
-    "mistral4": (STANDARD, _LLAMA),
+    **dict.fromkeys(("mistral4", "mistral_large4_text"), (STANDARD, _LLAMA)),
     "molmo2_text": (STANDARD, _LLAMA),
     "muse_glimmer_text": (STANDARD, {"output_gate": True}),
     "muse_spark_text": ({**STANDARD, "expert_hidden": "moe_hidden_size"}, {"output_gate": True}),
@@ -305,11 +201,33 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
             "deepseek",
             "Klear",
             "telechat3",
+            "Yi",
+            "aquila",
+            "solar",
+            "TeleFLM",
+            "internlm",
+            "PanguEmbedded",
+            "pangu_ultra_moe",
+            "plamo3",
+            "emu3_text_model",
+            "granite_docling_text",
+            "molmo",
         ),
         (STANDARD, _LLAMA),
     ),
+    **dict.fromkeys(("nemotron-nas", "deci"), (STANDARD, _LLAMA)),
+    "orion": (STANDARD, {"norm": "layernorm"}),
+    "step1": ({**STANDARD, "kv_heads": "num_attention_groups"}, {"positions": "alibi"}),
+    **dict.fromkeys(("telechat", "telechat2"), (TELECHAT, _LLAMA)),
+    "param2moe": (PARAM2, _LLAMA),
+    **dict.fromkeys(("aria_text", "aria_moe_lm"), (ARIA, _LLAMA)),
+    "jais": (GPT2, {"norm": "layernorm", "bias": True, "positions": "alibi"}),
+    "xglm": (XGLM, {**_GPT, "positions": "none"}),  # computed ones, added to the embedding
+    "biogpt": (STANDARD, {**_GPT, "positions": "learned"}),
+    "openai-gpt": (GPT2, {**_GPT, "positions": "learned"}),
     **dict.fromkeys(
-        ("arcee", "nanochat"), (STANDARD, {"gated": False, "activation": "squared_relu"})
+        ("arcee", "nanochat", "cosmos3_edge_text"),
+        (STANDARD, {"gated": False, "activation": "squared_relu"}),
     ),
     "persimmon": (STANDARD, {**_GPT, "activation": "squared_relu"}),
     "gpt_bigcode": (GPT2, {**_GPT, "positions": "learned"}),
@@ -348,7 +266,9 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         {"qkv_bias": True},
     ),
     "llama4_text": (LLAMA4, {"shared_experts": 1}),
-    "apertus": (STANDARD, {"gated": False, "activation": "gelu"}),  # xIELU: a pointwise function
+    **dict.fromkeys(  # xIELU: a pointwise function
+        ("apertus", "apertus1p5_text"), (STANDARD, {"gated": False, "activation": "gelu"})
+    ),
     "granitemoehybrid": (GRANITE_HYBRID, {"positions": "none"}),
     "bamba": (GRANITE_HYBRID, _LLAMA),
     "falcon_h1": ({**GRANITE_HYBRID, "mamba_chunk": "mamba_chunk_size"}, _LLAMA),
@@ -399,33 +319,39 @@ NOT_READ = {
     "jetmoe": "mixtures of attention heads",
     "bitnet": "weights of three values",
     "blt": "bytes in patches",
-    "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
     "axk2": "gates of attention from latents, and norms with gates of their own",
     "cohere_compass_text": "an encoder only",
     "dory": "layers that run several times",
     "dots3_note_text": "windows whose latents have a size of their own",
-    "ernie4_5_vl_moe_text": "experts for text and others for images",
+    **dict.fromkeys(
+        ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"), "experts for text and others for images"
+    ),
     "gigachat3_5": "norms with gates of their own",
     "hrm_text": "layers that run several times",
     "iquestloopcoder": "layers that run several times",
     "inkling_text": "short convolutions behind every block",
     "inkling2_text": "short convolutions behind every block",
     "inkling2_loop_text": "layers that run several times",
-    "mistral_large4_text": "layers that share latents, beside keys chosen by layers of their own",
     "jet_nemotron": "convolutions that depend on the token",
-    "lara_mini": "delta rules beside windows",
-    "phi4_multimodal": "adapters for images and sound in every layer",
+    **dict.fromkeys(("phi4_multimodal", "phi4mm"), "adapters for images and sound in every layer"),
+    "step3_text": "queries that come from a rank of their own, without latents",
+    "ouro": "layers that run several times",
+    "unlimited_ocr_text": "windows beside tokens of an image that all see",
+    "k2_horizon": "mixtures of values",
+    "doge": "masks that depend on the token",
     "zaya": "attention in convolved latents, and a router of several layers",
-    "nemotron-nas": "blocks of a width of their own in each layer",
     "rwkv": "no attention at all",
+    "mistral-large-4": "layers that may share latents, as its config.json alone says",
+    "nemotron-ultra-nas": "blocks of widths that its config.json alone says",
     "mamba_ssm": "state spaces whose sizes its name alone does not say",
 }
 """Types that are refused by the name of what is missing."""
 
 TIED_BY_DEFAULT = (
-    "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
-    "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa", "lfm2", "lfm2_moe", "lfm3",
-    "youtu_llm", "mamba", "falcon_mamba", "zamba2",
+    "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "gemma3n_text",
+    "cohere", "cohere2", "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa",
+    "lfm2", "lfm2_moe", "lfm3", "youtu_llm", "mamba", "falcon_mamba", "zamba2",
+    "xglm", "biogpt", "openai-gpt", "granite_docling_text",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 
@@ -444,9 +370,24 @@ ARCHITECTURES = {"Grok1ForCausalLM": "grok1", "Grok1ModelForCausalLM": "grok1"}
 """Types by `architectures`, where a file's `model_type` is that of another model ('git' of
 Grok 2)."""
 
-INSIDE = {"minimax_m3_vl": "minimax_m3_vl_text", "minimax_m3": "minimax_m3_vl_text"}
-"""Type of the language model within a type whose files call it otherwise: MiniMax-M3's say
-'minimax_m2' (transformers, configuration_minimax_m3_vl.py @ 01a05aa, which ignores it)."""
+UNSAID = {
+    "DeepseekV2ForCausalLM": "deepseek_v2", "DeepseekV3ForCausalLM": "deepseek_v3",
+    "LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}  # fmt: skip
+"""Those of parts of files that state no type (DeepSeek-OCR's language model)."""
+
+INSIDE = {
+    "minimax_m3_vl": "minimax_m3_vl_text", "minimax_m3": "minimax_m3_vl_text",
+    "dots_ocr": "qwen2", "llava_llama": "llama", "llava_mistral": "mistral", "llava_qwen": "qwen2",
+}  # fmt: skip
+"""Type of the language model within a type whose files call it otherwise, or state it beside what
+sees images: MiniMax-M3's say 'minimax_m2' (transformers, configuration_minimax_m3_vl.py @ 01a05aa,
+which ignores it); dots.ocr is a Qwen2 (vLLM 0.33, configs/dotsocr.py), LLaVA's own files what their
+type says."""
+
+MINICPM = {"2.0": "minicpm", "2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
+"""That of MiniCPM-V and MiniCPM-o, by `version` (vLLM 0.33, minicpmv.py, minicpmo.py)."""
 
 SHARED = ("tie_word_embeddings", "_name_or_path", *KEYS)
 """What a model that sees images too states beside its `text_config`."""

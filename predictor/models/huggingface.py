@@ -11,16 +11,15 @@ from predictor.models import choosing, listed, mixed, newer, spaces
 from predictor.models.families import (
     ARCHITECTURES,
     DEFAULTS,
-    DELTA,
-    EXPERTS,
     INSIDE,
+    MINICPM,
     NOT_READ,
-    OTHER_NAMES,
-    QWEN4,
     SHARED,
     TIED_BY_DEFAULT,
     TYPES,
+    UNSAID,
 )
+from predictor.models.keys import DELTA, EXPERTS, OTHER_NAMES, QWEN4
 from predictor.models.quantization import read_quantization
 from predictor.models.tower import tower_of
 
@@ -75,6 +74,8 @@ def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not pattern or set(pattern) - set(BLOCKS.values()):
         raise InputError(f"{where}: key {key!r} must consist of {known}")
     counts = {"attention_layers": pattern.count("*"), "mamba_layers": pattern.count("M")}
+    if "E" in pattern:
+        counts["dense_layers"] = pattern.count("-")
     return {"layers": len(pattern), **counts}
 
 
@@ -117,6 +118,8 @@ def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any
             )
         return {"delta_layers": layers - layers // every}
     known = {"linear_attention", "full_attention", *INDEXED}
+    if content.get("model_type") == "lara_mini":  # whose reader says what windows those are
+        known.add("sliding_attention")
     if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - known:
         raise InputError(
             f"{where}: key 'layer_types' must list linear_attention or full_attention for each of "
@@ -153,7 +156,7 @@ def _kind(content: Mapping[str, Any]) -> str:
     """Type of a file, by its architecture where the type is another's."""
     names = content.get("architectures")
     first = str(names[0]) if isinstance(names, list) and names else ""
-    return ARCHITECTURES.get(first, str(content.get("model_type", "")))
+    return ARCHITECTURES.get(first) or str(content.get("model_type") or UNSAID.get(first, ""))
 
 
 def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -164,7 +167,17 @@ def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None
             own = {"model_type": INSIDE[kind]} if kind in INSIDE else {}
             return {**DEFAULTS.get(str(inner.get("model_type")), {}), **inner, **own}
     inside = INSIDE.get(kind, f"{kind}_text")
+    if kind in ("minicpmv", "minicpmo"):
+        first = "2.0" if content.get("hidden_size") == 2304 else "2.5"  # which state no version
+        inside = MINICPM.get(str(content.get("version") or first), "")
     return {**content, "model_type": inside} if inside in TYPES else None
+
+
+def _within(kind: str, content: Mapping[str, Any]) -> bool:
+    """Whether a file of a known type states its language model in a part of its own."""
+    return kind not in TYPES or (
+        isinstance(content.get("text_config"), Mapping) and TYPES[kind][0]["layers"] not in content
+    )
 
 
 def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -240,7 +253,7 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         found["parallel"] = "own_norms"
     if kind == "gpt_bigcode" and content.get("multi_query", True):
         found["kv_heads"] = 1
-    if kind == "qwen":  # whose file states the two halves of the gated block as one
+    if kind in ("qwen", "molmo"):  # whose file states the two halves of the gated block as one
         found["ffn_hidden"] //= 2
     if kind == "minicpm3":
         found.setdefault("v_head_dim", found["hidden"] // found["heads"])
@@ -250,12 +263,19 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         usual = "gelu_new" if kind in WRITTEN_OUT else "gelu"
         named = content.get("activation_function", content.get("hidden_act", usual))
         found["activation"] = "gelu_new" if named == "gelu_new" else "gelu"
-    if content.get("attention_bias") and kind == "llama":
-        found["qkv_bias"] = True
+    if kind in BIASED:
+        found["qkv_bias"] = any(content.get(key) for key in BIASED[kind])
 
 
 WRITTEN_OUT = ("gpt2", "gpt_neo", "gptj", "codegen", "phi")
 """Types whose activation is `gelu_new` where a file names none (their configuration classes)."""
+
+
+BIASED = {
+    "llama": ("attention_bias",), "internlm": ("bias",), "molmo": ("qkv_bias",),
+    "PanguEmbedded": ("qkv_bias", "attention_bias", "bias"),
+}  # fmt: skip
+"""Types whose projections to queries, keys and values have biases where a key says so."""
 
 
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -268,7 +288,7 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = _kind(content)
     if kind in NOT_READ:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
-    if kind not in TYPES and (inner := _language(kind, content)):
+    if _within(kind, content) and (inner := _language(kind, content)):
         # A model that sees images too: its language model, and what sees them.
         outer = {key: content[key] for key in SHARED if key in content}
         tower = tower_of(content)

@@ -21,7 +21,7 @@ RENAMED = {"attention": WHOLE, "deepseek_sparse_attention": CHOSEN}
 
 USUAL_DENSE = {"beam": 3, "glm4_moe_lite": 1, "hy_v3": 1, "sarvam_moe": 1, "sarvam_mla": 1,
                "axk1": 1, "exaone_moe": 1, "hy_v4": 1, "hy_v4_vl_text": 1, "glm5_next_text": 3,
-               "glm_moe_dsa": 3, "deepseek_v32": 3,
+               "glm_moe_dsa": 3, "deepseek_v32": 3, "mistral_large4_text": 1,
                "iquest_q1": 1}  # fmt: skip
 """Leading layers without experts where a file says nothing of them."""
 

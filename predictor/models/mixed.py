@@ -115,6 +115,40 @@ def gemma4(content: Mapping[str, Any], found: Found, where: str) -> None:
             found.pop(name, None)
 
 
+GEMMA3N = {
+    "layers": 35, "hidden": 2048, "heads": 8, "kv_heads": 2, "head_dim": 256, "sliding_window": 512,
+    "layer_inputs": 256, "laurel_rank": 64, "alternating_streams": 4, "ffn_hidden": 16384,
+    "borrowing_layers": 15,
+}  # fmt: skip
+"""What Gemma 3n's configuration class takes where a file says nothing (transformers 5.24,
+configuration_gemma3n.py)."""
+
+
+def gemma3n(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Gemma 3n: copies of the residual stream, embeddings of every layer, last layers that borrow
+    keys and values, windows in four of five layers. That some layers set most of what they activate
+    to zero spares no product.
+
+    Raises InputError where feed-forward widths differ.
+    """
+    inner = found.get("ffn_hidden", GEMMA3N["ffn_hidden"])
+    if isinstance(inner, list):
+        if not inner or any(one != inner[0] for one in inner):
+            raise InputError(f"{where}: key 'intermediate_size' differs among layers")
+        found["ffn_hidden"] = inner[0]
+    for name, key in (
+        ("layer_inputs", "hidden_size_per_layer_input"),
+        ("borrowing_layers", "num_kv_shared_layers"),
+    ):
+        found[name] = content.get(key, GEMMA3N[name])
+    for name, usual in GEMMA3N.items():
+        found.setdefault(name, usual)
+    every = ["sliding_attention"] * 4 + ["full_attention"]
+    plain = [every[at % 5] for at in range(found["layers"])]
+    kinds = _kinds({"layer_types": content.get("layer_types") or plain}, found, where)
+    found |= _windows(kinds, found, {})
+
+
 def gemma4_unified(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Gemma 4 of one stack for text, images and sound: no layer has an embedding of its own."""
     gemma4({**content, "hidden_size_per_layer_input": 0, "enable_moe_block": False}, found, where)
@@ -270,6 +304,7 @@ def kimi_linear(content: Mapping[str, Any], found: Found, where: str) -> None:
 
 READERS = {
     "kimi_linear": kimi_linear,
+    "gemma3n_text": gemma3n,
     "gemma4_text": gemma4,
     "gemma4_unified_text": gemma4_unified,
     "mimo_v2_flash": mimo_v2,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from predictor.models.feed_forward import widths
+
 
 class Mixture:
     """The part of a model that its mixtures are: fields as `Model` has them."""
@@ -22,6 +24,7 @@ class Mixture:
     shared_expert_ffn_hidden: int
     dense_layers: int
     moe_every_n: int
+    ffn_widths: str
 
     @property
     def is_moe(self) -> bool:
@@ -31,6 +34,8 @@ class Mixture:
     @property
     def ffn_blocks(self) -> int:
         """Number of feed-forward blocks, dense and mixtures together."""
+        if self.ffn_widths:
+            return sum(count for count, _ in widths(self.ffn_widths))
         if self.mamba_beside:
             return self.layers
         return self.layers - self.attention_layers - self.mamba_layers

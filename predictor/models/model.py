@@ -6,11 +6,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from predictor.models.alternating import Alternating
 from predictor.models.chosen import NO_INDEX, SHARED_INDEX, ChosenKeys
 from predictor.models.compressed import Compressed
 from predictor.models.convolution import ShortConvolution
 from predictor.models.delta import DeltaRule
 from predictor.models.ends import Ends
+from predictor.models.feed_forward import FeedForward, widths
 from predictor.models.latents import Latents
 from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
@@ -30,11 +32,13 @@ class Model(
     Ends,
     DeltaRule,
     ShortConvolution,
+    FeedForward,
     Mixture,
     ChosenKeys,
     Compressed,
     Tables,
     Windows,
+    Alternating,
 ):
     """A decoder-only transformer.
 
@@ -110,7 +114,13 @@ class Model(
     borrowing_layers  last so many layers, which attend to the keys and values of the last layer of
                       their kind before them and have none of their own (Gemma 3n, Gemma 4)
     borrowing_ffn_hidden  inner width of their feed-forward blocks; 0: as the others'
+    bare_layers       layers without attention (Nemotron Super: Bercovich et al. 2025, arXiv
+                      2505.00949)
+    ffn_widths        inner widths of the dense feed-forward blocks where they differ, as '49 x
+                      28672, 6 x 14336'; `ffn_hidden` is the widest
     layer_inputs      width of an embedding that each layer adds on its own (Gemma 3n, Gemma 4)
+    alternating_streams  > 0: so many copies of the residual stream, of which the blocks see one
+                      (Gemma 3n), and a product of `laurel_rank` beside attention, if any
     quantization      how the checkpoint stores its weights, where its file says so
     causal            a token sees none behind it; else all see all (encoders)
     tower             encoder of images or sound beside it, where it has one
@@ -211,7 +221,11 @@ class Model(
     values_are_keys: bool = False
     borrowing_layers: int = 0
     borrowing_ffn_hidden: int = 0
+    bare_layers: int = 0
+    ffn_widths: str = ""
     layer_inputs: int = 0
+    alternating_streams: int = 0
+    laurel_rank: int = 0
     quantization: Quantization | None = None
     causal: bool = True
     tower: Tower | None = None
@@ -236,7 +250,7 @@ class Model(
         """Number of attention blocks, those of delta rules and convolutions aside."""
         if self.is_hybrid:
             return self.attention_layers
-        return self.layers - self.delta_layers - self.conv_layers
+        return self.layers - self.delta_layers - self.conv_layers - self.bare_layers
 
     def _share(self, blocks: int) -> float:
         return blocks / max(self.layers, 1)
@@ -302,11 +316,6 @@ class Model(
         return self.qk_dim if self.values_are_keys else self.qk_dim + self.v_dim
 
     @property
-    def ffn_in_width(self) -> int:
-        """Output width of the first feed-forward projection (gate and up together)."""
-        return self.ffn_hidden * (2 if self.gated else 1)
-
-    @property
     def attention_matrix(self) -> int:
         """Weights of the projections of one attention block, where all are alike."""
         if self.is_compressed:
@@ -329,17 +338,20 @@ class Model(
         return sum(blocks * one.attention_matrix for blocks, one in self.attention_kinds)
 
     @property
-    def dense_ffn_matrix(self) -> int:
-        """Weights of one dense feed-forward block, of those that borrow nothing."""
-        return self.hidden * (self.ffn_in_width + self.ffn_hidden)
-
-    @property
     def dense_kinds(self) -> tuple[tuple[int, Model], ...]:
         """Kinds of dense feed-forward blocks: how many, and a model all of which are that kind."""
         dense, wide = self.ffn_blocks - self.moe_layers, self.borrowing_layers
+        if self.ffn_widths:
+            return _of_widths(self)
         if not self.borrowing_ffn_hidden or not wide:
             return ((dense, self),)
         return ((dense - wide, self), (wide, _wide(self)))
+
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """Inner widths of them, the widest first; none without any."""
+        kinds = [one.ffn_hidden for blocks, one in self.dense_kinds if blocks]
+        return tuple(sorted(set(kinds), reverse=True))
 
     def matrix_parameters(self, active: bool = False) -> int:
         """Weights of all layers' matrices; with `active`, only those that a token touches, shared
@@ -360,13 +372,9 @@ class Model(
             + self.layers * self.layer_input_matrix
             + self.input_projection
             + self.stream_matrix
+            + self.alternating_matrix
             + self.ngram_layers * self.ngram_matrix
         )
-
-    @property
-    def norm_parameters(self) -> int:
-        """Parameters of one norm."""
-        return self.hidden * (2 if self.norm == "layernorm" else 1)
 
     @property
     def mamba_norm(self) -> int:
@@ -390,14 +398,6 @@ class Model(
             return qkv, self.norm_parameters + self.hidden
         norm = self.norm_parameters * self.attention_input // self.hidden
         return (qkv if self.qkv_bias else 0), norm
-
-    @property
-    def ffn_vectors(self) -> tuple[int, int]:
-        """The same of a dense feed-forward block."""
-        norm = 0 if self.parallel == "shared_norm" else self.norm_parameters
-        if self.bias:
-            return self.ffn_in_width, norm + self.hidden
-        return 0, norm
 
     @property
     def vector_parameters(self) -> int:
@@ -471,6 +471,15 @@ def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
 def _wide(model: Model) -> Model:
     """The feed-forward blocks of a model's borrowing layers."""
     return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
+
+
+@lru_cache(maxsize=256)
+def _of_widths(model: Model) -> tuple[tuple[int, Model], ...]:
+    """As `Model.dense_kinds`, of a model that states widths."""
+    return tuple(
+        (count, replace(model, ffn_hidden=width, ffn_widths=""))
+        for count, width in widths(model.ffn_widths)
+    )
 
 
 @lru_cache(maxsize=256)

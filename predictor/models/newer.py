@@ -7,6 +7,7 @@ Read off transformers 5.24.0 (2026-11) and SGLang 0.5.23 (2026-10), as each read
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,34 @@ def dsa(content: Mapping[str, Any], found: Found, where: str) -> None:
     configuration_glm_moe_dsa.py: `indexer_types`, `index_topk_freq`)."""
     if found.get("index_topk"):
         found |= sharing(content, list(range(found["layers"])), _own)
+
+
+def mistral_large4(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Mistral Large 4: as GLM-5, with queries and an indexer that see the residual stream
+    (transformers 5.24, configuration_mistral_large4.py).
+
+    Raises InputError where layers see the latents of earlier ones.
+    """
+    sources = content.get("kv_source_layers")
+    if sources is not None and sources != list(range(found["layers"])):
+        raise InputError(
+            f"{where}: layers that share latents (kv_source_layers) are not predicted beside keys "
+            "that layers choose"
+        )
+    dsa(content, found, where)
+
+
+def lara_mini(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Lara 4 Mini: delta rules, windows and full attention in turn, whose attention has no gate
+    (transformers 5.24, modeling_lara_mini.py)."""
+    found["output_gate"] = False
+    kinds = content.get("layer_types")
+    kinds = [] if not isinstance(kinds, list) else kinds
+    attending = [kind for kind in kinds if kind != "linear_attention"]
+    if WINDOW not in attending:
+        found["sliding_window"] = 0
+    else:
+        found["sliding_pattern"] = listed_windows(attending) or "all layers"
 
 
 def hy_v4(content: Mapping[str, Any], found: Found, where: str) -> None:
@@ -155,7 +184,8 @@ def bailing_hybrid(content: Mapping[str, Any], found: Found, where: str) -> None
         found |= _lightning(found, attending, width)
         found["head_dim"] = found["qk_nope_head_dim"] + found.get("qk_rope_head_dim", 0)
         return
-    found |= _kda(found, attending, found["heads"], width, content["short_conv_kernel_size"])
+    heads = content.get("linear_num_heads") or found["heads"]
+    found |= _kda(found, attending, heads, width, content["short_conv_kernel_size"])
     whole = bool(content.get("no_kda_lora", True))
     found |= {"delta_whole_gate": whole, "delta_whole_decay": whole, "head_gate": True}
 
@@ -223,6 +253,46 @@ def grok(content: Mapping[str, Any], found: Found, where: str) -> None:
         found |= {"shared_experts": 1, "shared_expert_ffn_hidden": found["ffn_hidden"]}
 
 
+def _deci_width(multiple: float, hidden: int) -> int:
+    """Inner width of a block by what its file states of it (vLLM 0.33, nemotron_nas.py:
+    `_ffn_mult_to_intermediate_size`)."""
+    return -(-int(2 * multiple * hidden / 3) // 256) * 256
+
+
+def nemotron_nas(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Nemotron Super and Ultra, whose search left layers without attention and feed-forward blocks
+    of several widths (Bercovich et al. 2025, arXiv 2411.19146, 2505.00949; `block_configs`).
+
+    Raises InputError where a block is of another kind, or numbers of key heads differ.
+    """
+    blocks = content.get("block_configs")
+    if not isinstance(blocks, list) or len(blocks) != found["layers"]:
+        raise InputError(f"{where}: key 'block_configs' must state each of the layers")
+    mixers, inner = ([dict(one[key]) for one in blocks] for key in ("attention", "ffn"))
+    if any(one.get("replace_with_linear") or one.get("sparsify") for one in (*mixers, *inner)):
+        raise InputError(f"{where}: blocks that are one matrix or sparse are not predicted")
+    if any(one.get("window_length") or one.get("num_sink_tokens") for one in mixers):
+        raise InputError(f"{where}: blocks with windows in 'block_configs' are not predicted")
+    groups = {one["n_heads_in_group"] for one in mixers if not one.get("no_op")}
+    if len(groups) != 1:
+        raise InputError(f"{where}: key 'n_heads_in_group' must be the same in all layers")
+    own = [_deci_width(one["ffn_mult"], found["hidden"]) for one in inner if not one.get("no_op")]
+    counts = sorted(Counter(own).items(), reverse=True)
+    found |= {
+        "kv_heads": found["heads"] // groups.pop(),
+        "bare_layers": sum(bool(one.get("no_op")) for one in mixers),
+        "ffn_hidden": max(own),
+        "ffn_widths": ", ".join(f"{count} x {width}" for width, count in counts),
+    }
+
+
+def aria(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Aria: every layer a mixture, whose first files state an expert's width apart from that of a
+    dense block, which no layer has (rhymes-ai, configuration_aria.py)."""
+    if width := content.get("moe_intermediate_size"):
+        found |= {"expert_ffn_hidden": width, "ffn_hidden": width}
+
+
 def spark(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Spark 2.5: a gate for each head unless the file says otherwise (sgl-project/sglang,
     configs/spark2_5.py)."""
@@ -281,6 +351,10 @@ def lfm(content: Mapping[str, Any], found: Found, where: str) -> None:
 
 
 READERS = {
+    "lara_mini": lara_mini,
+    "mistral_large4_text": mistral_large4,
+    **dict.fromkeys(("nemotron-nas", "deci"), nemotron_nas),
+    **dict.fromkeys(("aria_text", "aria_moe_lm"), aria),
     "lfm2": lfm,
     "lfm2_moe": lfm,
     "lfm3": lfm,

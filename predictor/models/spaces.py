@@ -196,13 +196,17 @@ USES = ("hybrid", "g")
 authors' files."""
 
 
+ALONE_TOO = ("mamba", "m", "linear_attention")
+"""Layers that do not (`linear_attention`: transformers 5.24)."""
+
+
 def zamba2(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Zamba2: layers of Mamba-2, before some of which one of a few blocks of attention and a gated
     feed-forward block runs, with adapters of its own for each use (configuration_zamba2.py,
     modeling_zamba2.py; files of 2024 have other words for the same)."""
     layers, hidden = found["layers"], found["hidden"]
     kinds = content.get("layers_block_type")
-    if not isinstance(kinds, list) or set(kinds) - {*USES, "mamba", "m"} or len(kinds) != layers:
+    if not isinstance(kinds, list) or set(kinds) - {*USES, *ALONE_TOO} or len(kinds) != layers:
         raise InputError(f"{where}: key 'layers_block_type' must be mamba or hybrid for each layer")
     uses = sum(kind in USES for kind in kinds)
     if not uses:

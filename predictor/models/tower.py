@@ -45,13 +45,31 @@ class Tower:
 
 
 SIZES = {
-    "layers": ("num_hidden_layers", "depth", "encoder_layers"),
-    "hidden": ("embed_dim", "hidden_size", "d_model"),
-    "heads": ("num_attention_heads", "num_heads", "encoder_attention_heads"),
-    "ffn_hidden": ("intermediate_size", "encoder_ffn_dim"),
-}
+    "layers": ("num_hidden_layers", "depth", "encoder_layers", "vt_num_hidden_layers"),
+    "hidden": ("embed_dim", "hidden_size", "d_model", "vt_hidden_size"),
+    "heads": ("num_attention_heads", "num_heads", "encoder_attention_heads",
+              "vt_num_attention_heads"),
+    "ffn_hidden": ("intermediate_size", "encoder_ffn_dim", "vt_intermediate_size"),
+}  # fmt: skip
 """Keys of `vision_config` and `audio_config` for each dimension, those that mean it first: Qwen2-VL
-has its own width as `embed_dim` and the language model's as `hidden_size`."""
+has its own width as `embed_dim` and the language model's as `hidden_size`; Kimi K2.5 says `vt_`."""
+
+
+GATED = ("qwen2_5_vl", "qwen2_5_omni_vision", "deepseek_v41", "dots_vit", "pixtral", "glm4v",
+         "glm_ocr", "glm5_next", "exaone4_5", "ovis2", "aimv2", "gemma4_vision")  # fmt: skip
+"""How types of towers begin whose feed-forward blocks are gated (transformers 5.24, modeling_*.py,
+vLLM 0.33, models/)."""
+
+WIDE = ("glm4v",)
+"""How types begin whose `intermediate_size` is the projector's, and the language model's width that
+of their own blocks (transformers 5.24, modeling_glm4v.py, Glm4vVisionBlock)."""
+
+SIDES = {"step3p5_vision": 4}
+"""Patches along a side that make one token, of types whose files state no such number: two
+convolutions of stride 2 (transformers 5.24, modeling_step3p7.py)."""
+
+ASKED = ("query_num", "downsample_mode")
+"""Keys of files whose slices are of `image_size` there, not of their tower's (MiniCPM-V)."""
 
 
 def tower_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -73,7 +91,9 @@ def _read(own: Mapping[str, Any], outer: Mapping[str, Any], kind: str) -> dict[s
         if value is None:
             return None
         found[name] = value
-    found["gated"] = str(own.get("model_type", "")).startswith(("qwen2_5_vl", "deepseek_v41"))
+    if str(own.get("model_type", "")).startswith(WIDE):
+        found["ffn_hidden"] = own.get("out_hidden_size", found["ffn_hidden"])
+    found["gated"] = str(own.get("model_type", "")).startswith(GATED)
     return found | (_heard(own) if kind == "audio" else _seen(own, outer))
 
 
@@ -85,17 +105,44 @@ def _heard(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"patches": patches, "tokens": patches // 2, "patch_width": width, "merged": 1}
 
 
+def _merged_side(own: Mapping[str, Any], outer: Mapping[str, Any]) -> int:
+    """Patches along a side that make one token, in the words of different files (transformers 5.24,
+    configuration_*.py): Qwen-VL's, Kimi's, Muse's, DeepSeek-V4.1's, Ovis2's beside the tower's own
+    sizes; Mistral's, Idefics' and SmolVLM's, LFM2-VL's and Command A Vision's, MiniCPM-V 4.6's,
+    InternVL's beside them."""
+    inner = own.get("img_token_compression_config")  # MiniMax-M3's published file
+    stated = (
+        inner.get("spatial_merge_size") if isinstance(inner, Mapping) else None,
+        own.get("spatial_merge_size"),
+        own.get("merge_kernel_size"),
+        own.get("merge_size"),
+        own.get("hidden_stride"),
+        own.get("downsample_ratio"),
+        outer.get("spatial_merge_size"),
+        outer.get("scale_factor"),
+        outer.get("downsample_factor"),
+    )
+    for one in stated:
+        if one:
+            return _side(one)
+    if mode := str(outer.get("downsample_mode") or ""):  # '16x': so many patches
+        return int(int(mode.rstrip("x")) ** 0.5)
+    ratio = outer.get("downsample_ratio") or own.get("pixel_shuffle_ratio")  # InternVL, Llama 4
+    return round(1.0 / ratio) if ratio else SIDES.get(str(own.get("model_type")), 1)
+
+
 def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
-    patch, size = _side(own.get("patch_size", 14)), _side(own.get("image_size", TILE))
+    asked = outer if "image_size" in outer and any(key in outer for key in ASKED) else own
+    patch, size = _side(own.get("patch_size", 14)), _side(asked.get("image_size", TILE))
     inside = (size // patch) ** 2
-    if "mm_tokens_per_image" in outer:  # Gemma: as many, whatever the size
-        tokens = int(outer["mm_tokens_per_image"])
+    if pooled := own.get("default_output_length"):  # Gemma 4: images are made to fit so many
+        merged, tokens = int(own.get("pooling_kernel_size", 3)) ** 2, int(pooled)
+        inside = tokens * merged
+    elif fixed := outer.get("mm_tokens_per_image") or outer.get("query_num"):  # whatever the size
+        tokens = int(fixed)  # Gemma, MiniCPM-V
         merged = max(inside // tokens, 1)
     else:
-        ratio = outer.get("downsample_ratio") or own.get("pixel_shuffle_ratio")  # InternVL, Llama 4
-        merge = own.get("spatial_merge_size") or own.get("downsample_ratio")  # DeepSeek-V4.1
-        side = int(merge or (round(1.0 / ratio) if ratio else 1))
-        merged = side**2
+        merged = _merged_side(own, outer) ** 2
         tokens = inside // merged
     joined = int(own.get("temporal_patch_size", 1))  # Qwen-VL: an image counts as two frames
     one = not str(own.get("model_type", "")).startswith(("qwen", "siglip"))
@@ -108,5 +155,5 @@ def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _side(value: Any) -> int:
-    """A side of a patch or an image; some files state both sides."""
+    """A side of a patch, of several or of an image; some files state both sides."""
     return int(value[0] if isinstance(value, list | tuple) else value)

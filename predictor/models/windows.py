@@ -16,6 +16,7 @@ class Windows:
 
     layers: int
     conv_layers: int
+    delta_layers: int
     out_groups: int
     sliding_window: int
     sliding_pattern: str
@@ -30,7 +31,7 @@ class Windows:
         """
         if not self.sliding_window or self.out_groups:  # compressed keys have kinds of their own
             return 0.0
-        own = self.layers - self.conv_layers
+        own = self.layers - self.conv_layers - self.delta_layers
         return 1.0 - self.full_layers(own) / max(own, 1)
 
     def full_layers(self, layers: int) -> int:

@@ -146,8 +146,20 @@ def _head_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     ]
 
 
+def divided_widths(model: Model) -> list[tuple[str, int]]:
+    """Widths that tensor parallelism divides, and what they are of."""
+    found = [
+        *(("feed-forward width", width) for width in model.dense_widths),
+        ("shared experts' width", model.shared_width if model.is_moe else 0),
+        ("state-space heads", model.mamba_heads),
+        ("state-space groups", model.mamba_groups),
+        ("delta rule's key heads", model.delta_key_heads),
+    ]
+    return [(what, width) for what, width in found if width]
+
+
 def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
-    """Widths that tensor parallelism divides."""
+    """Laws of them."""
     return [
         Rule(
             not_multiple(width, plan.tp),
@@ -155,15 +167,7 @@ def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("tp",),
             near_divisors(width),
         )
-        for what, width in (
-            ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
-            ("feed-forward width", model.borrowing_ffn_hidden),
-            ("shared experts' width", model.shared_width if model.is_moe else 0),
-            ("state-space heads", model.mamba_heads),
-            ("state-space groups", model.mamba_groups),
-            ("delta rule's key heads", model.delta_key_heads),
-        )
-        if width
+        for what, width in divided_widths(model)
     ]
 
 

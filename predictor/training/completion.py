@@ -226,8 +226,11 @@ def _complete(
 
 
 def _trainable(model: Model) -> Model:
-    if model.ngram_layers:
-        raise InputError(f"{model.name} has tables of n-grams: they are known while serving only")
+    if model.alternating_streams:
+        raise InputError(
+            f"{model.name} has alternating updates of its residual stream: they are known while "
+            "serving only"
+        )
     return model
 
 

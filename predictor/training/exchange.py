@@ -16,7 +16,7 @@ from predictor.records import dataclass, replace
 from predictor.timing import Calibration, Span, collective_time, hop_time, span
 from predictor.work import Collective, Group, groups
 
-KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
+KIND = {"etp": "ep", "tables": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
 """Kind of communication of a group that does not name its own."""
 
 EVERYONE = "everyone"

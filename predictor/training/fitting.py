@@ -23,6 +23,7 @@ from predictor.plans import (
     NUMERIC_FIELDS,
     SHARDINGS,
     TrainingPlan,
+    divided_widths,
     near_divisors,
     near_multiples,
 )
@@ -421,7 +422,9 @@ def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tup
     if SHARDINGS[values["sharding"]].weights and (None in (gpus, dp) or gpus == dp * cp):
         values = {"tp": 1, "pp": 1, **values}  # sharded weights stand in for model parallelism
     powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
-    tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
+    widths = [model.ffn_hidden, *(width for _, width in divided_widths(model))]
+    fit = [t for t in powers if not any(width % t for width in widths)]
+    tps = [values["tp"]] if "tp" in values else fit
     pps = [values["pp"]] if "pp" in values else _stages(model)
     if gpus is not None and dp is not None:
         each = gpus // (dp * cp)  # one of both is what the other leaves, if it is stated

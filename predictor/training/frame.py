@@ -14,7 +14,14 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import Layout, kept_by, lay_out, layer_activations, offload
+from predictor.memory import (
+    Layout,
+    kept_by,
+    lay_out,
+    layer_activations,
+    offload,
+    table_parameters,
+)
 from predictor.models import Model
 from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks
 from predictor.records import dataclass
@@ -156,6 +163,7 @@ def _updated(
     updated = dense.trained + experts.trained
     if SHARDINGS[plan.sharding].optimizer:
         updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
+    updated = updated + table_parameters(model, plan).trained  # divided among all already
     update = operator_times(update_operators(plan, updated), accelerator, calibration, full)
     time, sigma = update.time.sum(axis=0), update.sigma
     if plan.optimizer == "muon" and not plan.frozen:

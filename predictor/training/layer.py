@@ -41,7 +41,7 @@ from predictor.work import (
     step_operators,
 )
 
-INSIDE = ("tp", "cp", "ep", "etp")
+INSIDE = ("tp", "cp", "ep", "etp", "tables")
 """Groups whose ranks talk inside a layer."""
 
 

@@ -20,6 +20,7 @@ from predictor.models import Model, handed_width
 from predictor.plans import SHARDINGS, TrainingPlan, distinct_share
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
+from predictor.work import ngrams
 from predictor.work.context import context_parallel
 from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Collective, Group
@@ -75,6 +76,7 @@ def groups(plan: TrainingPlan) -> dict[str, Group]:
         "ereplicate": Group(
             plan.expert_gradient_group / expert_shard, expert * between * expert_shard
         ),
+        "tables": Group(plan.gpus, 1.0),
         "pp": Group(np.minimum(plan.pp, 2.0), stride["pp"]),
         "ends": Group(np.minimum(plan.pp, 2.0), last),
     }
@@ -381,6 +383,7 @@ def step_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
         *_ends(plan, whole),
         *_taught(model, plan),
         *_selected(model, plan),
+        *ngrams.exchanged(model, plan),
         *context_parallel(model, plan),
         *_expert_parallel(model, plan),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.arrays import Numeric
 from predictor.models import Model, sums_before
 from predictor.records import dataclass
-from predictor.work import compressed, delta_rule, mamba, ngrams, shared, short_conv
+from predictor.work import alternating, compressed, delta_rule, mamba, ngrams, shared, short_conv
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading
 from predictor.work.mixture import mixture_block
@@ -131,7 +131,8 @@ def _layer_input(at: WorkList) -> None:
     at.activation("input.activation", width, rows=rows)
     at.linear("input.project", h, width, rows=rows, saved=size * rows * width, adapted=False)
     at.norm("input.norm")
-    at.residual("input.residual")
+    if not at.model.alternating_streams:  # else it is added to several
+        at.residual("input.residual")
 
 
 def _chosen_residual(at: WorkList) -> None:
@@ -194,6 +195,8 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
         mixture_block(at.on("moe", held.moe))
     if model.layer_inputs:
         _layer_input(at.on("layer", held.attention))
+    if model.alternating_streams:
+        alternating.layer(at.on("layer", held.attention))
 
 
 def reading_cores(at: WorkList, held: Blocks, reading: Reading) -> None:
@@ -248,6 +251,8 @@ def embedding(at: WorkList) -> None:
         )
     if at.model.layer_inputs:
         _layer_inputs(at)
+    if at.model.alternating_streams:
+        alternating.ends(at, "altup.start")
 
 
 def _layer_inputs(at: WorkList) -> None:
@@ -263,6 +268,8 @@ def head(at: WorkList, rows: Numeric) -> None:
     """Final norm, output projection of `rows` rows, and the loss; or, where nothing is learned, the
     draw of the next tokens, from all logits on every rank."""
     vocab, h, size = at.portion.vocab, at.hidden, at.size
+    if at.model.alternating_streams:
+        alternating.ends(at, "altup.end")
     at.norm("final.norm")
     saved = size * at.kept_rows * h
     at.linear("head", vocab, h, rows=rows, saved=saved, adapted=False)

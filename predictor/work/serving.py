@@ -414,6 +414,8 @@ def _layer_collectives(model: Model, plan: ServingPlan, tokens: Numeric) -> list
 
     mixers = held.attention + held.mamba + held.delta + held.conv
     add("attention.reduce", "allreduce", "tp", whole, mixers)
+    if model.laurel_rank:
+        add("laurel.reduce", "allreduce", "tp", whole, held.attention)
     if has_whole_norms(model):  # a sum of squares in 32 bits of queries, and one of keys
         add("attention.squares", "allreduce", "tp", 2.0 * 4.0 * tokens, held.attention)
     if has_whole_rules(model):

@@ -10,7 +10,7 @@ import pytest
 
 from predictor import catalog
 from predictor.memory import LAID, lay_out, weight_bytes
-from predictor.memory.training import mixer_parameters
+from predictor.memory.parameters import mixer_parameters
 from predictor.models import Model
 from predictor.plans import ServingPlan, TrainingPlan
 
@@ -33,8 +33,8 @@ def served(model: Model, **fields: float) -> float:
 
 
 def bare(name: str) -> Model:
-    """A model without tables of n-grams, which nobody trains here and which are served in 8 bits
-    (tests/predictor/work/test_shared_keys.py)."""
+    """A model without tables of n-grams, which all devices divide (tests/predictor/work/
+    test_training_ngrams.py) and which are served in 8 bits (test_shared_keys.py)."""
     return replace(catalog.model(name), ngram_layers=0, ngram_rows=0)
 
 

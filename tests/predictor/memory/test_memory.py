@@ -14,7 +14,8 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.memory.kept import GOING, kept_by
-from predictor.memory.training import CLASSES, DRIVER, layer_parameters, memory
+from predictor.memory.parameters import layer_parameters
+from predictor.memory.training import CLASSES, DRIVER, memory
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.memory.parameters import layer_parameters
 from predictor.memory.serving import serving_memory
-from predictor.memory.training import layer_parameters
 from predictor.plans.serving import ServingPlan
 from tests.predictor.memory.test_laws_served import NODE, RUN
 

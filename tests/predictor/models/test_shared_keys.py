@@ -181,17 +181,6 @@ def test_entries_that_contradict_themselves(keys: dict[str, Any], told: str) -> 
         catalog.model(entry)
 
 
-def test_training_is_refused_by_what_is_missing() -> None:
-    from predictor.catalog.forms import parse
-    from predictor.catalog.specs import TrainingPlanSpec
-    from predictor.timing.calibration import RunParameters
-    from predictor.training.completion import complete_training
-
-    asked = {"model": MODEL.name, "system": "dgx-b200", "seq_len": 4096, "global_batch": 64}
-    with pytest.raises(InputError, match="tables of n-grams: they are known while serving only"):
-        complete_training(parse(TrainingPlanSpec, asked, "test"), RunParameters())
-
-
 QWEN4: dict[str, Any] = {
     "model_type": "qwen4_exp", "architectures": ["Qwen4ExpForConditionalGeneration"],
     "text_config": {

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from predictor import catalog
-from predictor.memory.training import expert_parameters
+from predictor.memory.parameters import expert_parameters
 
 STATED = {
     "qwen3.5-0.8b": ("0.8", ""),

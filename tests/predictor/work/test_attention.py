@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.memory.training import memory, mixer_parameters
+from predictor.memory.parameters import mixer_parameters
+from predictor.memory.training import memory
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters

@@ -157,6 +157,7 @@ def test_groups_lie_in_megatrons_rank_order(plan: Make) -> None:
         "dp": (16, 4),  # replicas of the weights: data times context parallel
         "shard": (4, 4),
         "replicate": (4, 16),
+        "tables": (1024, 1),
         "pp": (2, 64),  # neighbours
         "ends": (2, 64 * 15),
     }

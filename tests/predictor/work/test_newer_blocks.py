@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from predictor import catalog
+from predictor.memory.parameters import delta_parameters, mixer_parameters
 from predictor.memory.serving import weight_bytes
-from predictor.memory.training import delta_parameters, mixer_parameters
 from predictor.work.serving import (
     cache_bytes,
     decode_attention,

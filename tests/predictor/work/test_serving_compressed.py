@@ -9,8 +9,8 @@ from predictor import catalog
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
+from predictor.memory.parameters import mixer_parameters
 from predictor.memory.serving import weight_bytes
-from predictor.memory.training import mixer_parameters
 from predictor.serving.completion import complete_serving
 from predictor.serving.prediction import predict_inference
 from predictor.timing.calibration import RunParameters

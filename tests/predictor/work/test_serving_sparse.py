@@ -11,7 +11,7 @@ from predictor import catalog
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
-from predictor.memory.training import mixer_parameters
+from predictor.memory.parameters import mixer_parameters
 from predictor.serving.completion import complete_serving
 from predictor.serving.passes import decode_cores
 from predictor.serving.prediction import predict_inference

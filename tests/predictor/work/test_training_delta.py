@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.memory.training import layer_parameters
+from predictor.memory.parameters import layer_parameters
 from predictor.models import Model
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan

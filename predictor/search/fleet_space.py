@@ -209,7 +209,7 @@ def _inside(
     )  # fmt: skip
     holds = held_by_worker(model, cluster, one, run).fits > 0
     inside = found.prod(axis=1) <= scale_up(cluster.readers)
-    return found[inside | ((np.cumsum(holds) == 1) & holds)]
+    return np.asarray(found[inside | ((np.cumsum(holds) == 1) & holds)])
 
 
 def workers(busiest: Array, wanted: Any) -> tuple[Index, Array]:

@@ -123,19 +123,21 @@ def _kinds(free: InferencePrediction, held: InferencePrediction) -> tuple[_Kind,
 def _of_readers(
     found: InferencePrediction, mean: InferencePrediction, busy: Array, asked: Array
 ) -> _Kind:
-    """A worker that reads for such a share of the time, of so many prompts a second."""
+    """A worker that reads for such a share of the time, each of its replicas so many prompts a
+    second: those that have none wait for the others."""
     passing, time = reading_passes(mean)
-    count = busy / time
+    several = np.asarray(mean.plan.prefill_dp) > 1
+    count = np.where(several, np.minimum(busy / time, asked), busy / time)
     together = np.asarray(mean.work.together)
     most = poisson_quantile(asked * INSTANT, 1.0 - INSTANT / HOUR)
     burst = SELDOM * np.maximum(most, together)
-    kinds = {"prefill": count, BURST: burst}
+    kinds = {"prefill": (count, busy), BURST: (burst, burst * time)}
     pieces = {
         "prefill": np.maximum(count / together, 1e-9),
         BURST: SELDOM * np.ones_like(busy),
         "idle": np.maximum(count / together * (1.0 - busy), 1e-9),
     }
-    return _in_a_second("prefill", found, (passing, time), kinds, pieces, busy)
+    return _in_a_second("prefill", found, passing, kinds, pieces, busy)
 
 
 def _of_decoders(found: InferencePrediction, mean: InferencePrediction, busy: Array) -> _Kind:
@@ -145,22 +147,21 @@ def _of_decoders(found: InferencePrediction, mean: InferencePrediction, busy: Ar
         "decode": np.maximum(busy / time, 1e-9),
         "idle": np.maximum(found.latencies.requests_per_s * (1.0 - busy), 1e-9),
     }
-    return _in_a_second("decode", found, (passing, time), {"decode": busy / time}, pieces, busy)
+    return _in_a_second("decode", found, passing, {"decode": (busy / time, busy)}, pieces, busy)
 
 
 def _in_a_second(
     phase: str,
     found: InferencePrediction,
-    one: tuple[Passing, Array],
-    counts: Mapping[str, Array],
+    one: Passing,
+    counts: Mapping[str, tuple[Array, Array]],
     pieces: dict[str, Array],
     busy: Array,
 ) -> _Kind:
-    """A kind whose passes all are alike, as many of each name in a second as are counted."""
-    passing, time = one
+    """A kind whose passes all are alike: of each name so many a second, and their share of it."""
     timed = [
-        (replace(passing, phase=name, rate=passing.rate * many), time * many)
-        for name, many in counts.items()
+        (replace(one, phase=name, rate=one.rate * many), lasts)
+        for name, (many, lasts) in counts.items()
     ]
     return _Kind(phase, found, of_a_second(timed, 1.0 - busy, found.plan)[1], pieces)
 

@@ -13,8 +13,9 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.pass_times import Arriving, DeviceTime, Work, decode_time
-from predictor.serving.prediction import InferencePrediction, decode_pass, read_pass
+from predictor.serving.prediction import InferencePrediction, read_pass
 from predictor.serving.reading import Queue, ReadTable, read_table
+from predictor.serving.whole_passes import decode_pass
 from predictor.timing import Calibration
 
 ROUNDS = 6

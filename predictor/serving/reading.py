@@ -125,8 +125,8 @@ def read_table(
 ) -> ReadTable:
     """Times of the passes of one plan's workers, over prompts within `variation` of its mean.
 
-    slower   numbers of prompts in a pass, rising, and how many times as long its kernels take
-             under limits of power; None: there are none
+    slower   numbers of prompts that a replica reads in a pass, rising, and how many times as long
+             its kernels take under limits of power; None: there are none
     """
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
@@ -147,7 +147,7 @@ def read_table(
     reader = replace(worker(reads), input_len=each, batch=one * replicas, expert_load=load,
                      tiles=plan.tiles * each / mean)  # fmt: skip
     found, passes = prompt_pass(model, machines, reader, one, calibration)
-    longer = 1.0 if slower is None else np.interp(many, *slower)
+    longer = 1.0 if slower is None else np.interp(one, *slower)
     device = DeviceTime(found.compute * longer, found.communication, found.kernels, passes)
     work = replace(pass_work(found, one, reader), prompts=device)
     return ReadTable(

@@ -150,7 +150,7 @@ def _calls(case: Case, device: Device) -> tuple[list[Callable[[], object]], str]
 
 IDENTITY = (
     "op", "dtype", "m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim",
-    "layout", "kernel", "mode",
+    "layout", "kernel", "mode", "message_bytes", "num_gpus",
 )  # fmt: skip
 """Columns that tell one measurement from another."""
 

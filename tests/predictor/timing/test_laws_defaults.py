@@ -48,7 +48,7 @@ def test_a_kernel_met_before_takes_what_it_took_and_another_what_is_its_own() ->
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("predictor.timing.calibration.KEPT", 3)
+    monkeypatch.setattr("predictor.timing.kept.KEPT", 3)
     known = replace(load("none"))
     made: list[int] = []
     for key in (1, 2, 3, 1, 4, 1):

@@ -10,7 +10,7 @@ from predictor.catalog import load
 from predictor.models import Model
 from predictor.plans import TrainingPlan
 from predictor.records import replace
-from predictor.timing.calibration import KEPT_WHOLE
+from predictor.timing.kept import KEPT_WHOLE
 from predictor.training import predict
 from predictor.training.layer import AROUND, layers_of
 
@@ -70,7 +70,7 @@ def test_no_more_are_kept_than_a_few() -> None:
     known = replace(load("default"))
     for length in range(KEPT_WHOLE + 2):
         layers_of(MODELS[0], DGX, replace(PLAN, seq_len=128.0 * (1.0 + length)), known)
-    assert 0 < len(known._whole) <= KEPT_WHOLE
+    assert 0 < len(known._kept.whole) <= KEPT_WHOLE
 
 
 LOOP = replace(PLAN, tp=1.0, pp=1.0, dp=8.0, framework="huggingface", weight_bytes=4.0)

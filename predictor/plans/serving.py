@@ -294,6 +294,13 @@ class ServingPlan:
         return self.prefill_workers * self.prefill_tp * self.prefill_dp
 
     @property
+    def prefill_ep(self) -> Numeric:
+        """Ranks among which a worker that reads prompts divides the experts: all of its own where
+        the engine that decodes does, or where replicas of the attention share them."""
+        divided = (np.asarray(self.ep) > 1) | (np.asarray(self.prefill_dp) > 1)
+        return np.where(divided, self.prefill_tp * self.prefill_dp, 1.0)
+
+    @property
     def etp(self) -> Numeric:
         """Ranks that split each expert: those of a stage among which experts are not divided."""
         return self.tp * self.dp / self.ep

@@ -78,6 +78,13 @@ def _apart_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             ("prefill_dp",),
         ),
         Rule(
+            np.asarray((plan.prefill_workers > 0) & (plan.prefill_ep > max(model.num_experts, 1))),
+            "a worker that reads prompts with prefill_tp {prefill_tp} x prefill_dp {prefill_dp} "
+            f"ranks divides the {model.num_experts} experts of {model.name} among more than there "
+            "are",
+            ("prefill_tp", "prefill_dp"),
+        ),
+        Rule(
             np.asarray((plan.prefill_workers > 0) & (plan.serving < 1)),
             "prefill_workers {prefill_workers} read prompts of requests that follow each other: "
             "state a concurrency or a rate",

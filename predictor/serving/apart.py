@@ -61,14 +61,12 @@ def worker(plan: ServingPlan) -> ServingPlan:
     own = np.asarray(plan.prefill_workers) > 0
     if not own.any():
         return plan
-    ranks, replicas = plan.prefill_tp * plan.prefill_dp, np.asarray(plan.prefill_dp)
-    wide = np.where((np.asarray(plan.ep) > 1) | (replicas > 1), ranks, 1.0)
     return replace(
         plan,
         tp=np.where(own, plan.prefill_tp, plan.tp),
         pp=np.where(own, 1.0, plan.pp),
-        dp=np.where(own, replicas, plan.dp),
-        ep=np.where(own, wide, plan.ep),
+        dp=np.where(own, plan.prefill_dp, plan.dp),
+        ep=np.where(own, plan.prefill_ep, plan.ep),
     )
 
 

@@ -80,7 +80,7 @@ def _show_shortfalls(result: ServingResult) -> None:
     if (missing := memory.get("prefill_worker_shortfall_gb", 0.0)) > 0:
         print(
             f"{strong('does not fit', '1;31')}: a prefill worker needs {_gib(missing)} GiB more; "
-            "more prefill_tp would help"
+            "more prefill_tp or prefill_dp would help"
         )
     if result.saturated:
         print(

@@ -19,7 +19,7 @@ from predictor.serving.apart import holding, sending_time, worker
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import ServingRequest, complete_serving
-from predictor.serving.prediction import prompt_pass
+from predictor.serving.prediction import predict_inference, prompt_pass
 from predictor.serving.rates import Rates
 from predictor.serving.reading import read_table
 from predictor.serving.tables import pass_table
@@ -103,3 +103,26 @@ def test_tables_count_ranks_of_a_worker_once(tp: int) -> None:
     assert (found["tp"], found["dp"]) == (1, 8)
     dense = columns_read(row, False)
     assert (dense["prefill_tp"], dense["prefill_dp"], dense["prefill_workers"]) == (1, 1, 16.0)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"prefill_tp": 1, "prefill_dp": 16}, {"prefill_tp": 16, "prefill_dp": 1}]
+)
+def test_no_worker_divides_experts_among_more_ranks_than_there_are(layout: dict[str, int]) -> None:
+    """Eight of Mixtral's; where the engine that decodes splits each, a worker's ranks may, too."""
+    with pytest.raises(InputError, match="divides the 8 experts of mixtral-8x7b among more"):
+        request(model="mixtral-8x7b", ep=8, **layout)
+    split = request(model="mixtral-8x7b", ep=1, prefill_tp=16, prefill_dp=1)
+    assert float(worker(split.plan).ep) == 1.0
+
+
+def test_plans_of_a_batch_are_each_as_by_themselves() -> None:
+    """Of workers with and without replicas, beside one that reads its own prompts."""
+    workers, copies = np.array([0.0, 1.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0, 4.0])
+    every = replace(PLAN, prefill_workers=workers, prefill_tp=2.0, prefill_dp=copies)
+    batch = predict_inference(MODEL, CLUSTER, every, KNOWN).latencies
+    for at, (many, dp) in enumerate(zip(workers, copies, strict=True)):
+        one = replace(PLAN, prefill_workers=float(many), prefill_tp=2.0, prefill_dp=float(dp))
+        alone = predict_inference(MODEL, CLUSTER, one, KNOWN).latencies
+        for name in ("ttft", "tpot", "e2e", "requests_per_s"):
+            assert getattr(batch, name)[at] == pytest.approx(float(getattr(alone, name)), rel=1e-9)

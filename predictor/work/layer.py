@@ -9,7 +9,7 @@ from predictor.work import alternating, compressed, delta_rule, mamba, ngrams, s
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading
 from predictor.work.mixture import mixture_block
-from predictor.work.primitives import Operator
+from predictor.work.primitives import lookup
 from predictor.work.worklist import WorkList
 
 LOSS = 4.0
@@ -228,27 +228,16 @@ def embedding(at: WorkList) -> None:
     rows, vocab, size = at.portion.tokens, at.portion.vocab, at.size
     h = float(at.model.embedding_width)
     table = size * vocab * h
-    found = [
-        ("embedding", "fwd", "forward", 2 * size * rows * h, at.mask * at.portion.rows * at.hidden)
-    ]
+    found = [("embedding", "fwd", 2 * size * rows * h, at.mask * at.portion.rows * at.hidden)]
     if at.learning and not at.learning.frozen:
-        found.append(("embedding.bwd", "bwd", "backward", 3 * size * rows * h + table, 0.0))
-    for name, variant, phase, moved, saved in found:
+        found.append(("embedding.bwd", "bwd", 3 * size * rows * h + table, 0.0))
+    for name, variant, moved, saved in found:
         at.operators.append(
-            Operator(
-                name=name,
-                op="embedding",
-                variant=variant,
-                phase=phase,
-                module=at.module,
-                dtype=at.software.core,
-                m=rows,
-                n=h,
-                k=vocab,
-                bytes=moved,
-                saved=at.kept(saved),
+            lookup(
+                name=name, variant=variant, module=at.module, dtype=at.software.core, rows=rows,
+                columns=h, table=vocab, moved=moved, saved=at.kept(saved),
             )
-        )
+        )  # fmt: skip
     if at.model.layer_inputs:
         _layer_inputs(at)
     if at.model.alternating_streams:

@@ -19,7 +19,7 @@ from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import TrainingPlan
 from predictor.precision import WEIGHT_BYTES
-from predictor.work.primitives import Collective, Operator
+from predictor.work.primitives import Collective, lookup
 from predictor.work.recompute import region_repeats
 from predictor.work.worklist import WorkList
 
@@ -73,25 +73,17 @@ def _looked_up(at: WorkList) -> None:
     of their gradients."""
     model, tokens, size, tp = at.model, at.portion.tokens, at.size, at.portion.tp
     own = float(model.ngram_found) / tp
-    kinds = [(LOOKUP, "fwd", "forward", row_bytes(at.software.experts) + size)]
+    kinds = [(LOOKUP, "fwd", row_bytes(at.software.experts) + size)]
     if at.learning and not at.learning.frozen:
-        kinds.append((f"{LOOKUP}.bwd", "bwd", "backward", 3.0 * size))
-    for name, variant, phase, moved in kinds:
+        kinds.append((f"{LOOKUP}.bwd", "bwd", 3.0 * size))
+    for name, variant, moved in kinds:
         at.operators.append(
-            Operator(
-                name=name,
-                op="embedding",
-                variant=variant,
-                phase=phase,
-                module=at.module,
-                dtype=at.software.core,
-                m=tokens,
-                n=own,
-                k=float(model.ngram_rows / model.ngram_layers) / tp,
-                bytes=tokens * own * moved,
-                count=at.share,
+            lookup(
+                name=name, variant=variant, module=at.module, dtype=at.software.core, rows=tokens,
+                columns=own, table=float(model.ngram_rows / model.ngram_layers) / tp,
+                moved=tokens * own * moved, count=at.share,
             )
-        )
+        )  # fmt: skip
 
 
 def exchanged(model: Model, plan: TrainingPlan) -> list[Collective]:

@@ -238,6 +238,41 @@ def grouped(
     )
 
 
+def lookup(
+    *,
+    name: str,
+    variant: str,
+    module: str,
+    dtype: str,
+    rows: Numeric,
+    columns: Numeric,
+    table: Numeric,
+    moved: Numeric,
+    count: Numeric = 1.0,
+    saved: Numeric = 0.0,
+) -> Operator:
+    """Rows of a table that tokens find, or the sums of their gradients.
+
+    variant   'fwd' or 'bwd'
+    table     rows that there are
+    moved     bytes read and written
+    """
+    return Operator(
+        name=name,
+        op="embedding",
+        variant=variant,
+        phase="backward" if variant == "bwd" else "forward",
+        module=module,
+        dtype=dtype,
+        m=rows,
+        n=columns,
+        k=table,
+        bytes=moved,
+        count=count,
+        saved=saved,
+    )
+
+
 def streaming(
     name: str,
     op: str,

@@ -136,8 +136,8 @@ class Played:
         return np.asarray((ends - starts) / length + self.idle)
 
 
-def played(board: Board, rate: float, count: int, warm: int = 300) -> Played:
-    """Requests that arrive at a rate [1/s] at one engine, all but the first and last of them."""
+def sent(board: Board, count: int, came: list[float] | None, clients: int) -> Timeline:
+    """An engine before requests that arrive by themselves, or are sent by so many clients."""
     found = board.found
     plan = found.plan
     given, made = (
@@ -146,8 +146,13 @@ def played(board: Board, rate: float, count: int, warm: int = 300) -> Played:
     )
     table = pass_table(found.model, found.cluster, plan, found.calibration,
                        (float(given.max()), float(made.max())))  # fmt: skip
+    return Timeline(table, given.tolist(), made.tolist(), came, clients).under(board)
+
+
+def played(board: Board, rate: float, count: int, warm: int = 300) -> Played:
+    """Requests that arrive at a rate [1/s] at one engine, all but the first and last of them."""
     came = arrivals(rate, count, 1.0)
-    run = Timeline(table, given.tolist(), made.tolist(), came.tolist(), 0).under(board)
+    run = sent(board, count, came.tolist(), 0)
     run.run()
     idle = board.idle()
     passes = np.array([one for one in run.logged if came[warm] <= one[0] <= came[-1]])
@@ -160,14 +165,6 @@ def played(board: Board, rate: float, count: int, warm: int = 300) -> Played:
 
 def followed_up(board: Board, clients: int, count: int) -> Served:
     """Requests of so many clients, each of whom sends the next when the last is answered."""
-    found = board.found
-    plan = found.plan
-    given, made = (
-        spread_lengths(float(mean), count, 0.1, seed)
-        for seed, mean in ((1, plan.input_len), (2, plan.output_len))
-    )
-    table = pass_table(found.model, found.cluster, plan, found.calibration,
-                       (float(given.max()), float(made.max())))  # fmt: skip
-    run = Timeline(table, given.tolist(), made.tolist(), None, clients).under(board)
+    run = sent(board, count, None, clients)
     run.run()
     return run.served(1)

@@ -310,7 +310,7 @@ class Calibration:
             if found is not None:
                 return found
         if alike:
-            sigma = max(alike[0][0].sigma, self._transfer(kinds[-1], False))
+            sigma = max(alike[0][0].sigma, self.transfer(kinds[-1], False))
             return Resolved(alike[0][0], None, "transferred", sigma, relatives=alike)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
@@ -361,7 +361,7 @@ class Calibration:
                 if place == name:
                     own = own or model
                     continue
-                sigma = max(model.sigma, self._transfer(kinds[-1], True))
+                sigma = max(model.sigma, self.transfer(kinds[-1], True))
                 if own is None and not model.sparse:
                     return Resolved(model, None, "transferred", sigma)
                 if own is None:
@@ -443,9 +443,9 @@ class Calibration:
                 return found
         return None
 
-    def _transfer(self, kind: str, near: bool) -> float:
-        """Spread of models that serve an accelerator without data: relatives of its architecture
-        (near), or all."""
+    def transfer(self, kind: str, near: bool) -> float:
+        """Log-standard-deviation of models that serve an accelerator without data: relatives of its
+        architecture (near), or all; of a calibration that left none out, a fifth."""
         far = self.transfer_sigma.get(kind, 0.2)
         return self.transfer_sigma.get(f"{kind}/architecture", far) if near else far
 

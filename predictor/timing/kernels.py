@@ -449,10 +449,7 @@ def _evaluated(
 
 def _left_open(accelerator: Accelerator, calibration: Calibration) -> float:
     """Log-standard-deviation of what takes longer than its stand-in, beside the stand-in's own."""
-    spreads = calibration.transfer_sigma
-    far = spreads.get(STAND_IN, 0.2)
-    near = spreads.get(f"{STAND_IN}/architecture", far)
-    return near if accelerator.architecture == COMPARED_ON else far
+    return calibration.transfer(STAND_IN, accelerator.architecture == COMPARED_ON)
 
 
 def _is(value: Numeric, number: float) -> bool:

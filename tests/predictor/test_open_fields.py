@@ -138,7 +138,7 @@ FUNCTIONS: dict[str, str] = {
     "training": "plan.micro_batch goodput.q holding.room remembered.room",
     "variation": "interrupted.group replay.least draw.share packed.cp line_time.vpp",
     "work": """
-        _permute.times gemm.batch gemm.count gemm.kernels grouped.count streaming.count
+        _permute.times gemm.batch gemm.count gemm.kernels grouped.count lookup.count streaming.count
         streaming.kernels streaming.stretch adapted.outcomes
         prompt_choice.ratio on.share stream.times product.batch product.groups product.times
         linear.groups""",

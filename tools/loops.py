@@ -11,12 +11,16 @@ A loop is named by words joined with `-`:
     lora16          adapters of that rank beside every linear layer but the head, by peft; the
                     others are frozen. peft keeps adapters in fp32, where the loop has not `narrow`
     loraqv8         the same beside the projections of queries and values alone
+
+and what `tools/asked.py` names.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any
+
+from tools import asked
 
 QUERY_VALUE = ["q_proj", "v_proj"]
 
@@ -28,8 +32,14 @@ def words(whose: str) -> set[str]:
 
 def _rank(whose: str) -> tuple[str, int] | None:
     """What is adapted ("" for every linear layer) and the rank, of a loop that trains adapters."""
-    found = re.search(r"\blora(qv)?(\d+)", whose)
+    found = re.search(r"\b(?:q|int8)?lora(qv)?(\d+)", whose)
     return (found[1] or "", int(found[2])) if found else None
+
+
+def _stored(whose: str) -> str:
+    """How frozen weights are stored: "q", "int8", or "" as they are multiplied."""
+    found = re.search(r"\b(q|int8)lora", whose)
+    return found[1] if found else ""
 
 
 def autocast(module: Any, widen: bool = True) -> Any:
@@ -57,7 +67,8 @@ def _adapted(module: Any, kind: str, rank: int, narrow: bool) -> None:
     module.model.enable_input_require_grads()
     module.model = get_peft_model(module.model, config, autocast_adapter_dtype=not narrow)
     if narrow:
-        module.model.to(dtype=next(module.model.parameters()).dtype)
+        for name, one in module.model.named_parameters():
+            one.data = one.data.bfloat16() if "lora_" in name else one.data
 
 
 def _narrowed(module: Any, rowwise: bool) -> None:
@@ -79,6 +90,14 @@ def made(check: Any, device: Any, whose: str, recompute: str) -> Any:
     said, adapters = words(whose), _rank(whose)
     if "transformers" in said:
         module: Any = huggingface.causal(check.model, check.seq_len, "bf16", device)
+        if "liger" in said:
+            asked.lighter(module)
+        if _stored(whose):
+            asked.quantised(module, _stored(whose))
+            if "autocast" in said:
+                from peft import prepare_model_for_kbit_training
+
+                prepare_model_for_kbit_training(module.model, use_gradient_checkpointing=False)
         if adapters:
             _adapted(module, *adapters, narrow="narrow" in said)
         if recompute == "full":
@@ -98,6 +117,13 @@ def made(check: Any, device: Any, whose: str, recompute: str) -> Any:
     return torch.compile(module) if "compiled" in said else module
 
 
+def once(check: Any, device: Any, whose: str, recompute: str) -> Any:
+    """A call that runs one whole step of a loop."""
+    module = made(check, device, whose, recompute)
+    return asked.step_of(check, device, module, words(whose),
+                         lambda: made(check, device, "transformers", "none"))  # fmt: skip
+
+
 def stated(whose: str, recompute: str) -> dict[str, object]:
     """What a loop's row says of its plan beside `profiler.step.row`."""
     said, adapters = words(whose), _rank(whose)
@@ -114,7 +140,9 @@ def stated(whose: str, recompute: str) -> dict[str, object]:
         wide = "autocast" if "autocast" in said else "fp32"
         found["adapter_style"] = "apart" if "narrow" in said else wide
         found |= {"trained": "lora_qkv" if kind else "lora", "lora_rank": rank}
+        if _stored(whose):
+            found["frozen_precision"] = "nf4" if _stored(whose) == "q" else "int8"
     elif "autocast" in said:
         wide = ("weight_bytes", "gradient_bytes", "reduce_bytes")
         found |= {**dict.fromkeys(wide, 4.0), "optimizer_bytes": 8.0}
-    return found
+    return found | asked.stated(said, adapters is not None)

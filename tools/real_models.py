@@ -113,7 +113,31 @@ TUNED = (
 """The same of adapters, of products in fp8, of layers that are compiled, and of a mixture and of
 models with windows as HuggingFace has them; chosen before any of them had been timed."""
 
-SETS = {"steps": STEPS, "others": OTHERS, "tuned": TUNED}
+SAVED = (
+    ("llama3-8b", 2, 2048, "transformers-qlora16-autocast", "none"),
+    ("llama3-8b", 2, 2048, "transformers-qlora16-narrow", "none"),
+    ("llama3.2-3b", 2, 4096, "transformers-liger", "none"),
+    ("llama3.2-1b", 4, 1024, "transformers-dpo", "none"),
+    ("llama3.2-1b", 4, 2048, "zero3cpu", "full"),
+    ("llama3.2-1b", 4, 2048, "transformers-muon", "none"),
+    ("llama3.2-3b", 4, 4096, "transformers-hosted", "full"),
+    ("llama3-8b", 4, 2048, "transformers-qlora16-autocast", "full"),
+    ("llama3.2-3b", 2, 2048, "transformers-adam8bit", "none"),
+    ("llama3.2-1b", 1, 32768, "zero3cpu", "full"),
+    ("llama3-8b", 4, 1024, "transformers-lora16-narrow-dpo", "full"),
+    ("llama3.2-1b", 4, 2048, "transformers-adafactor", "none"),
+    ("llama3-8b", 2, 2048, "transformers-int8lora16-narrow", "full"),
+    ("llama3.2-3b", 4, 2048, "transformers-early", "full"),
+    ("llama3.2-1b", 4, 1024, "transformers-qlora16-narrow", "none"),
+    ("qwen2.5-7b", 4, 2048, "transformers-lora16-narrow-liger", "full"),
+    ("llama3.2-1b", 4, 2048, "zero2cpu", "full"),
+    ("llama3.2-1b", 4, 2048, "transformers-lion", "none"),
+    ("llama3.2-3b", 1, 8192, "zero3cpu", "full"),
+)
+"""The same of weights in few bits, Liger's kernels, pairs of answers, other optimizers, and states
+and activations that stay with the host; chosen before any of them had been timed."""
+
+SETS = {"steps": STEPS, "others": OTHERS, "tuned": TUNED, "saved": SAVED}
 
 TABLES = tuple(f"real_{name}.csv" for name in SETS)
 """What is written of each."""
@@ -126,15 +150,39 @@ def named(name: str) -> Model:
     return MIXTURE if name == MIXTURE.name else catalog.model(name)
 
 
-def _timed(check: Any, device: Any, whose: str, recompute: str, told: Any) -> dict[str, Any]:
-    """The row of a step, with what a sensor tells and the memory that it took."""
+TRACED = 20.0
+"""Device time of an operator in one step from which a trace tells it [us]."""
+
+
+def traced(once: Any, device: Any, name: str) -> list[dict[str, Any]]:
+    """What the operators of one step took, by name and shape, as PyTorch's profiler has them."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as p:
+        once()
+        device.synchronize()
+    found = []
+    for one in p.key_averages(group_by_input_shape=True):
+        took = one.self_device_time_total
+        if took >= TRACED and one.device_type == torch.autograd.DeviceType.CPU:
+            found.append({"step": name, "operator": one.key, "shapes": str(one.input_shapes)[:160],
+                          "calls": one.count, "device_us": round(took, 1)})  # fmt: skip
+    return sorted(found, key=lambda one: -float(one["device_us"]))
+
+
+def _timed(
+    check: Any, device: Any, whose: str, recompute: str, told: Any, seen: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The row of a step, with what a sensor tells and the memory that it took; what its operators
+    took is added to `seen`."""
     import torch
 
     from profiler import step
     from profiler.sensors import sustained
     from profiler.timing import Sample
 
-    once = step.step_of(check, device, loops.made(check, device, whose, recompute))
+    once = loops.once(check, device, whose, recompute)
     once()
     device.synchronize()
     if device.on_gpu:
@@ -147,13 +195,18 @@ def _timed(check: Any, device: Any, whose: str, recompute: str, told: Any) -> di
     if device.on_gpu:
         row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         row["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
+        seen += traced(once, device, f"{check.model.name}_{whose}_{recompute}")
     return row
 
 
 def steps(
-    device: Any, until: float, chosen: tuple[tuple[str, int, int, str, str], ...] = STEPS
+    device: Any,
+    until: float,
+    chosen: tuple[tuple[str, int, int, str, str], ...] = STEPS,
+    seen: list[dict[str, Any]] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Time the steps while there is time; those that do not fit its memory are left out."""
+    """Time the steps while there is time; those that do not fit its memory are left out. What
+    operators took is added to `seen`."""
     import torch
 
     from profiler import step
@@ -165,7 +218,7 @@ def steps(
             return
         check = step.Check(named(name), length, sequences, "bf16")
         try:
-            yield _timed(check, device, whose, recompute, told)
+            yield _timed(check, device, whose, recompute, told, [] if seen is None else seen)
         except torch.OutOfMemoryError:
             print("does not fit:", name, sequences, length, flush=True)
         except Exception as why:  # of somebody else's code: what it costs is this row
@@ -230,16 +283,18 @@ def measure(out: Path, spec: str, seconds: float, chosen: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     first = chosen == "steps"
-    timed = [(partial(steps, chosen=SETS[chosen]), 0.65 if first else 1.0, chosen)]
+    seen: list[dict[str, Any]] = []
+    timed = [(partial(steps, chosen=SETS[chosen], seen=seen), 0.65 if first else 1.0, chosen)]
     for what, share, name in timed + [(passes, 1.0, "passes")] * first:
         rows = []
         for row in what(device, begin + share * seconds):
             rows.append(row)
             print(f"{time.perf_counter() - begin:6.1f}", row["point_id"], f"{row['value']:.5g}",
                   flush=True)  # fmt: skip
-            place = out / f"real_{name}.csv"
-            pd.DataFrame(rows).to_csv(place.with_suffix(".part"), index=False)
-            place.with_suffix(".part").replace(place)
+            for table, place in ((rows, f"real_{name}.csv"), (seen, "operators.csv")):
+                part = out / f"{place}.part"
+                pd.DataFrame(table).to_csv(part, index=False)
+                part.replace(out / place)
 
 
 def compare(folder: Path, accelerator: str) -> None:

@@ -26,14 +26,14 @@ KIND_FIELDS = (
     ),
     PlanField(
         "merges_apart", SWITCH, "Attention over each rank's keys is merged in 32 bits.",
-        (*PASSES, "communication"), default=FRAMEWORK,
+        (*PASSES, "communication", "memory"), default=FRAMEWORK,
         reason="PyTorch's context parallelism does so, where ranks split a sequence",
         more="By operators beside the kernels of each block, which a compiled graph joins; "
         "gradients of keys and values are passed on in 32 bits.",
     ),
     PlanField(
         "keys_repeated", SWITCH, "Keys and values travel once for each query head.",
-        (*PASSES, "communication"), default=FRAMEWORK,
+        (*PASSES, "communication", "memory"), default=FRAMEWORK,
         reason="torchtitan's models repeated them before attention until 2026-01",
         more="Where ranks split a sequence.",
     ),

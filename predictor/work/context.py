@@ -64,6 +64,20 @@ def meets_blocks(model: Model, plan: TrainingPlan) -> bool:
     return plan.merges_apart and plan.cp_kind != "ulysses"
 
 
+def held_by_blocks(model: Model, plan: TrainingPlan) -> Numeric:
+    """Bytes that the backward pass of attention holds where blocks are merged: keys and values of
+    all ranks, or of the rank before it and its own where they go round; in 32 bits the sum of the
+    gradients of its queries, and those of keys and values that it sends and that come. 0 on one
+    rank, and where nothing is merged."""
+    if not meets_blocks(model, plan):
+        return 0.0
+    way = _way(model, plan, plan.cp_kind)
+    there = plan.cp if way.kind == "allgather" else 2.0
+    queries = model.heads / plan.tp * model.qk_dim
+    wide = GRADIENT * plan.tokens * (queries + 2.0 * way.width)
+    return np.where(np.asarray(plan.cp) > 1.0, there * way.token * way.width + wide, 0.0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
     """What blocks that are alike exchange, and behind what.

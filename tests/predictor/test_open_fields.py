@@ -62,7 +62,7 @@ ONES: dict[str, str] = {
     "work": """
         Operator.k Operator.batch Operator.count Operator.sharing Operator.kernels
         Operator.stretch Small.times Small.stretch Collective.count
-        Collective.calls Collective.copies Reading.split WorkList.share Region.narrow
+        Collective.calls Collective.copies Reading.split Reading.blocks WorkList.share Region.narrow
         Software.traffic""",
 }
 """Fields by room that multiply or divide, or count at least themselves: ranks, shares of a whole,

@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor.memory import memory
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.timing import RunParameters
 from predictor.work import step_collectives, step_operators
 from predictor.work.cores import Reading
 from predictor.work.merging import APART, COMPILED
@@ -139,6 +141,20 @@ def test_nothing_is_merged_elsewhere(llama: Model, plan: Make, other: dict[str, 
     assert one == two
     if apart.cp > 1:
         assert exchanged(llama, apart) == exchanged(llama, joined)
+
+
+def test_the_backward_pass_holds_what_it_merges(llama: Model, plan: Make) -> None:
+    """Keys and values of four ranks in 16 bits, or of two that pass them on; gradients of queries,
+    and of keys and values twice, in 32."""
+    queries, keys = ROWS * HEADS * SIZE, ROWS * 2 * KEY_HEADS * SIZE
+    for kind, ranks in (("allgather", 4), ("ring", 2), ("ulysses", 0)):
+        made = [
+            plan(**OWN | {"cp_kind": kind, "merges_apart": on, "pp": 4.0}) for on in (True, False)
+        ]
+        apart, joined = (memory(llama, one, RunParameters()).classes for one in made)
+        more = apart["backward workspace"] - joined["backward workspace"]
+        wide = 4 * (queries + 2 * keys) if ranks else 0
+        assert more[0] == pytest.approx(ranks * 2 * keys + wide), kind
 
 
 def test_a_batch_has_what_each_plan_has(llama: Model, plan: Make) -> None:

@@ -24,11 +24,13 @@ from predictor.work.worklist import WorkList
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Bytes through memory per element of queries, or of the outcome, and per element of keys and
-    values: of a pass, and once more for every block after the first; and kernels, likewise."""
+    values: of a pass, and once more for every block after the first; kernels, likewise; and what
+    they take over as many bytes of one type (`Operator.stretch`)."""
 
     queries: tuple[float, float]
     keys: tuple[float, float]
     kernels: tuple[float, float] = (2.0, 1.0)
+    stretch: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Merging:
 
 
 APART = Merging(
-    forward=Pass(queries=(12.0, 38.0), keys=(4.0, 4.0), kernels=(4.0, 10.0)),
-    backward=Pass(queries=(20.0, 10.0), keys=(32.0, 25.0), kernels=(11.0, 7.0)),
+    forward=Pass(queries=(12.0, 38.0), keys=(4.0, 4.0), kernels=(4.0, 10.0), stretch=1.4),
+    backward=Pass(queries=(20.0, 10.0), keys=(32.0, 25.0), kernels=(11.0, 7.0), stretch=1.5),
 )
 """Operator by operator.
 
@@ -52,7 +54,11 @@ after every block but the last, whether it is sent or not (4).
 Backward: of queries zeros are written (4), each block's gradient added (10), the sum narrowed (6);
 of keys and values the same, but that a later block's is added to a half (5) which is joined with
 the other again (8), and all of them laid into one buffer (8) after every block; and what they are
-forward (4 and 4)."""
+forward (4 and 4).
+
+Operators of two types, of rows that are strided or of a half of them take longer than sums of one
+type: 1.36 to 1.48 times forward, 1.37 to 1.72 backward (4,096 to 32,768 tokens, 2 to 8 ranks on an
+H200: `data/measurements/h200-sxm-5`)."""
 
 COMPILED = Merging(
     forward=Pass(queries=(-4.0, 10.0), keys=(4.0, 0.0)),
@@ -86,5 +92,5 @@ def merged(at: WorkList, blocks: Numeric, rows: Numeric, queries: Numeric, keys:
         several.stream(
             f"attention.merge{suffix}", "elementwise", "add", rows, queries + keys,
             np.maximum(moved, 0.0) / (queries + keys), phase=phase, alone=True,
-            kernels=(one.kernels[0] + later * one.kernels[1], 1.0),
+            kernels=(one.kernels[0] + later * one.kernels[1], 1.0), stretch=(one.stretch, 1.0),
         )  # fmt: skip

@@ -61,7 +61,7 @@ ONES: dict[str, str] = {
     "variation": "Meeting.chunks Meeting.sections Packed.cp_load Packed.useful",
     "work": """
         Operator.k Operator.batch Operator.count Operator.sharing Operator.kernels
-        Operator.stretch Small.times Small.stretch Collective.count
+        Operator.stretch Pass.stretch Small.times Small.stretch Collective.count
         Collective.calls Collective.copies Reading.split Reading.blocks WorkList.share Region.narrow
         Software.traffic""",
 }

@@ -28,7 +28,7 @@ from predictor.models import Model
 from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
 from predictor.records import dataclass
 from predictor.timing import RunParameters
-from predictor.work import Held, step_operators
+from predictor.work import Held, held_by_blocks, step_operators
 
 CLASSES = (
     "layer weights and optimizer",
@@ -317,10 +317,16 @@ def layer_activations(
 
 
 def _behind(
-    saved: Kept, plan: TrainingPlan, held: dict[str, Array], one: Array, at: Stages
+    saved: Kept,
+    model: Model,
+    plan: TrainingPlan,
+    held: dict[str, Array],
+    one: Array,
+    at: Stages,
 ) -> Array:
     """What the backward pass of a layer holds beside what was kept for it [bytes], (3, *batch): the
-    gradients that pass through, and of layers recomputed whole all that one of them keeps.
+    gradients that pass through, what attention merges of several ranks, and of layers recomputed
+    whole all that one of them keeps.
 
     held   executions of each module on a stage (`blocks.blocks`)
     one    that a layer keeps without recomputation
@@ -328,6 +334,7 @@ def _behind(
     passing = np.zeros(held["layer"].shape)
     for module, value in saved.passing.items():
         passing = np.maximum(passing, np.where(held[module] > 0, value, 0.0))
+    passing = passing + np.where(held["layer"] > 0, held_by_blocks(model, plan), 0.0)
     if plan.recompute == "full":
         return np.asarray(passing + one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0))
     return passing
@@ -385,7 +392,7 @@ def memory(
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
-        "backward workspace": np.maximum(_behind(saved, plan, held, one, at) - head, 0.0)
+        "backward workspace": np.maximum(_behind(saved, model, plan, held, one, at) - head, 0.0)
         + _buffers(model, plan, adds.gathered),
         "gathered layers": gathered_bytes(plan, _piece(model, plan), at),
         "context": beside(divided(plan), adds.context),

@@ -63,6 +63,8 @@ TRAINING: Mapping[str, Need] = {
     "dispatch_processors": _ONCE,
     "routing": _ONCE,
     "cp_kind": _above_one("cp"),
+    "merges_apart": _above_one("cp"),
+    "keys_repeated": _above_one("cp"),
     "p2p_overlap": _above_one("pp"),
     "image_tiles": _other("images"),
     "tower": _other("images"),

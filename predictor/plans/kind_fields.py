@@ -25,6 +25,19 @@ KIND_FIELDS = (
         more="Every query then meets every key, and keys are copied for each head.",
     ),
     PlanField(
+        "merges_apart", SWITCH, "Attention over each rank's keys is merged in 32 bits.",
+        (*PASSES, "communication", "memory"), default=FRAMEWORK,
+        reason="PyTorch's context parallelism does so, where ranks split a sequence",
+        more="By operators beside the kernels of each block, which a compiled graph joins; "
+        "gradients of keys and values are passed on in 32 bits.",
+    ),
+    PlanField(
+        "keys_repeated", SWITCH, "Keys and values travel once for each query head.",
+        (*PASSES, "communication", "memory"), default=FRAMEWORK,
+        reason="torchtitan's models repeated them before attention until 2026-01",
+        more="Where ranks split a sequence.",
+    ),
+    PlanField(
         "index_loss", SWITCH, "What chooses keys learns from the attention to those it chose.",
         (*PASSES, "memory"), default=FRAMEWORK,
         reason="it learns where a recipe has it learn",
@@ -32,4 +45,4 @@ KIND_FIELDS = (
         "and indexer over the chosen keys once more, their divergence, and its gradients.",
     ),
 )  # fmt: skip
-"""Clamps and loops of experts, masks of windows, and how an indexer learns."""
+"""Clamps and loops of experts, masks of windows, parts of attention, and how an indexer learns."""

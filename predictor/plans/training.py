@@ -234,6 +234,8 @@ class TrainingPlan:
     clamps_apart: bool = False
     experts_looped: bool = False
     windows_masked: bool = False
+    merges_apart: bool = False
+    keys_repeated: bool = False
     index_loss: bool = False
     vocab_parallel: bool = True
     mtp: bool = True

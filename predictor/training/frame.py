@@ -47,6 +47,8 @@ LAYERED = (
     "cuda_graphs",
     "attention",
     "cp_kind",
+    "merges_apart",
+    "keys_repeated",
     "tp_overlap",
     "tp_async_backward",
     "tp_regather",

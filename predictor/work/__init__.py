@@ -8,6 +8,7 @@ from predictor.work.communication import (
     pipeline_collectives,
     step_collectives,
 )
+from predictor.work.context import held_by_blocks
 from predictor.work.graphs import captured
 from predictor.work.ngrams import LOOKUP, row_bytes, table_bytes
 from predictor.work.orthogonal import STEPS, matrices, newton_schulz
@@ -55,6 +56,7 @@ __all__ = [
     "freed",
     "gradient_collectives",
     "groups",
+    "held_by_blocks",
     "layer_operators",
     "matrices",
     "newton_schulz",

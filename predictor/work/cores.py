@@ -13,10 +13,11 @@ from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import SEPARATE
 from predictor.records import dataclass, replace
+from predictor.work.merging import merged
 from predictor.work.primitives import Operator
 from predictor.work.worklist import WorkList
 
-WINDOWED = "attention.window"
+WINDOWED, LATER = "attention.window", "attention.later"
 
 MASKED = 2.0
 """Time of fused attention that adds a mask to its scores over that without one: 3.3 and 9.7 ms
@@ -56,6 +57,7 @@ class Reading:
     hidden     keys beyond those that a query sees and whose scores are computed where nothing is
                fused: the rest of its pass, half of which comes after it on average
     split      ranks that divide the heads once more (Ulysses: Jacobs et al. 2023)
+    blocks     in which the keys come by where none has a window, one of each rank
     """
 
     sequences: Numeric
@@ -66,6 +68,23 @@ class Reading:
     reach: Numeric
     split: Numeric = 1.0
     hidden: Numeric = 0.0
+    blocks: Numeric = 1.0
+
+    @property
+    def own(self) -> Reading:
+        """The first block: what the rank's own keys have to say."""
+        return replace(self, keys=self.keys / self.blocks, seen=self.seen / self.blocks)
+
+    @property
+    def later(self) -> Reading:
+        """A later block, as much work: behind a causal mask either half of the queries sees all of
+        another rank's keys, as here, or all see half of them (torch/distributed/tensor/
+        experimental/_attention.py, "Round-robin Load Balance"; Transformer Engine's
+        context_parallel.py), without a mask all of both."""
+        keys = self.keys / self.blocks
+        seen = np.minimum(2.0 * self.seen / self.blocks, keys)
+        asked = self.query * (self.seen / self.blocks) / np.maximum(seen, 1e-9)
+        return replace(self, query=asked, keys=keys, seen=seen)
 
 
 def kv_heads(model: Model, tp: Numeric) -> Numeric:
@@ -80,13 +99,29 @@ def prompt_core(at: WorkList, reading: Reading) -> None:
         return
     share = at.model.windowed_share
     if share < 1.0:
-        _fused(at.on(at.module, at.share * (1.0 - share)), "attention", reading, False)
+        _in_blocks(at.on(at.module, at.share * (1.0 - share)), reading)
     if share > 0.0:
         bound: Numeric = 0.0
         if at.software.masked:
             bound = np.where(np.asarray(reading.keys) > at.model.sliding_window, 1.0, 0.0)
             _masked(at.on(at.module, at.share * share * bound), reading)
         _fused(at.on(at.module, at.share * share * (1.0 - bound)), WINDOWED, reading, True)
+
+
+def _in_blocks(at: WorkList, reading: Reading) -> None:
+    """Attention over all keys, a kernel for each block in which they come by, and what merges their
+    outcomes."""
+    _fused(at, "attention", reading.own, False)
+    if np.all(np.asarray(reading.blocks) <= 1.0):
+        return
+    before = len(at.operators)
+    _fused(at.on(at.module, at.share * (reading.blocks - 1.0)), LATER, reading.later, False)
+    for i, one in enumerate(at.operators[before:], before):
+        at.operators[i] = replace(one, saved=0.0)  # the same queries and outcome
+    queries, heads = _heads(at, reading)
+    rows, both = reading.sequences * reading.query, float(at.model.qk_dim + at.model.v_dim)
+    travels = queries if at.software.repeats else heads
+    merged(at, reading.blocks, rows, queries * float(at.model.v_dim), travels * both)
 
 
 def _masked(at: WorkList, reading: Reading) -> None:

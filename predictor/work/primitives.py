@@ -287,7 +287,7 @@ def streaming(
     count: Numeric = 1.0,
     saved: Numeric = 0.0,
     core: bool = False,
-    kernels: float = 1.0,
+    kernels: Numeric = 1.0,
     stretch: Numeric = 1.0,
 ) -> Operator:
     """A kernel that streams rows x columns elements, reads and writes together

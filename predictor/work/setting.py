@@ -46,6 +46,8 @@ class Software:
     stream     bytes of an element of the residual stream, where more than `size` (autocast)
     apart      every matrix of a model's own code is multiplied by itself
     masked     windows are masks that no kernel skips
+    merges_apart   blocks of attention are merged operator by operator, in 32 bits
+    repeats    keys and values travel between ranks once for each query head
     short      prompts over chosen keys that are read as any others (`plans.SHORT_PROMPTS`)
     """
 
@@ -79,6 +81,8 @@ class Software:
     stream: Numeric = 0.0
     apart: bool = False
     masked: bool = False
+    merges_apart: bool = False
+    repeats: bool = False
     short: str = "dense"
 
 

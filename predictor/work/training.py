@@ -17,7 +17,7 @@ from predictor.models import Model
 from predictor.plans import FROZEN_BYTES, HUGGINGFACE, OPTIMIZERS, SHARDINGS, TrainingPlan
 from predictor.records import replace
 from predictor.work.communication import Held
-from predictor.work.context import exchanges_heads
+from predictor.work.context import exchanges_heads, meets_blocks
 from predictor.work.cores import Reading
 from predictor.work.layer import embedding, head, layer_blocks, mean_layer
 from predictor.work.mixture import expert_tokens
@@ -47,6 +47,8 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         looped=plan.experts_looped,
         apart=plan.framework == HUGGINGFACE,
         masked=plan.windows_masked,
+        merges_apart=plan.merges_apart,
+        repeats=plan.keys_repeated,
         norms=True,
         stream=np.where(plan.autocast, 4.0, 0.0),
         wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
@@ -104,6 +106,7 @@ def training_reading(model: Model, plan: TrainingPlan) -> Reading:
         ),
         reach=length,  # the keys of all ranks come by
         split=plan.cp if whole else 1.0,
+        blocks=plan.cp if meets_blocks(model, plan) else 1.0,
     )
 
 

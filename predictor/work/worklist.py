@@ -124,7 +124,7 @@ class WorkList:
         core: bool = False,
         times: Numeric = 1.0,
         alone: bool = False,
-        kernels: tuple[float, float] = (1.0, 1.0),
+        kernels: tuple[Numeric, Numeric] = (1.0, 1.0),
         stretch: tuple[Numeric, Numeric] = (1.0, 1.0),
     ) -> None:
         """A memory-bound kernel, `times` per block, and its gradient's where the list learns.

@@ -61,8 +61,8 @@ ONES: dict[str, str] = {
     "variation": "Meeting.chunks Meeting.sections Packed.cp_load Packed.useful",
     "work": """
         Operator.k Operator.batch Operator.count Operator.sharing Operator.kernels
-        Operator.stretch Small.times Small.stretch Collective.count
-        Collective.calls Collective.copies Reading.split WorkList.share Region.narrow
+        Operator.stretch Pass.stretch Small.times Small.stretch Collective.count
+        Collective.calls Collective.copies Reading.split Reading.blocks WorkList.share Region.narrow
         Software.traffic""",
 }
 """Fields by room that multiply or divide, or count at least themselves: ranks, shares of a whole,

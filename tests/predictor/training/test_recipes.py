@@ -210,6 +210,14 @@ def test_one_adapter_is_that_of_early_zero_3_alone() -> None:
     assert np.isnan(adapters("2023-01", sharding="zero3"))
 
 
+def test_torchtitan_merges_attention_over_keys_that_it_repeated_until_2026() -> None:
+    for era, repeated in (("2024-12", True), ("2026-01", True), ("2026-02", False)):
+        plan = complete(framework="torchtitan", era=era, cp=2).plan
+        assert (plan.cp_kind, plan.merges_apart) == ("allgather", True)
+        assert plan.keys_repeated is repeated
+    assert complete(framework="megatron-lm", cp=2).plan.merges_apart is False
+
+
 def test_torchtitan_checkpoints_its_largest_models_whole() -> None:
     # pytorch/torchtitan, models/llama3/config_registry.py @ 00d1c0e44.
     fields = {"framework": "torchtitan", "gpus": 512, "global_batch": 1024, "seq_len": 8192}

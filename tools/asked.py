@@ -55,12 +55,11 @@ def quantised(module: Any, kind: str) -> None:
 
 
 def lighter(module: Any) -> None:
-    """Liger's kernels in a model of transformers that is made."""
+    """Liger's kernels in a model of transformers that is made. Its classes keep some of them: what
+    is made later in the same process has norms, gates and rotations of Liger, too."""
     from liger_kernel.transformers.monkey_patch import _apply_liger_kernel_to_instance
 
-    causal = getattr(module.model, "base_model", module.model)
-    _apply_liger_kernel_to_instance(model=getattr(causal, "model", causal) if causal is not
-                                    module.model else causal)  # fmt: skip
+    _apply_liger_kernel_to_instance(model=module.model)
 
 
 def _optimizers(module: Any, name: str) -> list[Any]:
@@ -86,7 +85,8 @@ def _optimizers(module: Any, name: str) -> list[Any]:
 
 
 def _by_hooks(module: Any) -> list[Any]:
-    """None that is called: each weight's own is, when its gradient has come."""
+    """None that is called: each weight's own is, when its gradient has come. What hooks hold is not
+    let go: the memory of loops that follow in the same process is too large."""
     import torch
 
     for one in module.parameters():
@@ -232,7 +232,7 @@ def stated(said: Iterable[str], adapters: bool) -> dict[str, object]:
     """What a row says of such words."""
     said, found = set(said), dict[str, object]()
     for name in said & set(OPTIMIZERS):
-        found["optimizer"] = name
+        found |= {"optimizer": name, "optimizer_bytes": None}
     if "early" in said:
         found["update_early"] = 1
     if "liger" in said:

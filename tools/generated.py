@@ -104,6 +104,29 @@ def seeing(layers: int = 36, depth: int = 32) -> Any:
     )  # fmt: skip
 
 
+def seen(device: Any, config: Any, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """A batch of that many sequences, tokens and images of each."""
+    import torch
+
+    (sequences, length, count), patches = shape, SIDE // 14
+    tokens = torch.randint(1000, (sequences, length), device=device.torch)
+    for number in range(count):
+        begin = 8 + number * (length // count)
+        tokens[:, begin - 1] = config.vision_start_token_id
+        tokens[:, begin : begin + patches**2 // 4] = config.image_token_id
+    many = sequences * count
+    grid = torch.tensor([[1, patches, patches]] * many, device=device.torch)
+    pixels = torch.randn(many * patches**2, 3 * 2 * 14 * 14, device=device.torch)
+    return {
+        "input_ids": tokens,
+        "labels": tokens,
+        "attention_mask": torch.ones_like(tokens),
+        "pixel_values": pixels.bfloat16(),
+        "image_grid_thw": grid,
+        "mm_token_type_ids": (tokens == config.image_token_id).int(),
+    }
+
+
 def images(device: Any, until: float, config: Any = None) -> Iterator[dict[str, Any]]:
     """Time steps of a model that sees images."""
     import torch
@@ -112,9 +135,10 @@ def images(device: Any, until: float, config: Any = None) -> Iterator[dict[str, 
     from profiler.timing import timed
 
     config = config or seeing()
-    for sequences, length, count, tower, recompute in SEEN:
+    for *shape, tower, recompute in SEEN:
         if time.perf_counter() > until:
             return
+        sequences, length, count = shape
         torch.manual_seed(0)
         with torch.device(device.torch):
             made = transformers.Qwen2_5_VLForConditionalGeneration._from_config(
@@ -127,23 +151,7 @@ def images(device: Any, until: float, config: Any = None) -> Iterator[dict[str, 
             made.gradient_checkpointing_enable({"use_reentrant": False})
         trained = [one for one in made.parameters() if one.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
-        patches = SIDE // 14
-        tokens = torch.randint(1000, (sequences, length), device=device.torch)
-        for number in range(count):
-            begin = 8 + number * (length // count)
-            tokens[:, begin - 1] = config.vision_start_token_id
-            tokens[:, begin : begin + patches**2 // 4] = config.image_token_id
-        inputs = {
-            "input_ids": tokens,
-            "labels": tokens,
-            "attention_mask": torch.ones_like(tokens),
-            "pixel_values": torch.randn(
-                sequences * count * patches**2, 3 * 2 * 14 * 14, device=device.torch,
-                dtype=torch.bfloat16),
-            "image_grid_thw": torch.tensor([[1, patches, patches]] * (sequences * count),
-                                           device=device.torch),
-            "mm_token_type_ids": (tokens == config.image_token_id).int(),
-        }  # fmt: skip
+        inputs = seen(device, config, (sequences, length, count))
 
         def step(made: Any = made, optimizer: Any = optimizer, inputs: Any = inputs) -> None:
             optimizer.zero_grad(set_to_none=True)
@@ -155,18 +163,14 @@ def images(device: Any, until: float, config: Any = None) -> Iterator[dict[str, 
         if device.on_gpu:
             torch.cuda.reset_peak_memory_stats()
         seconds = sorted(timed(step, device).seconds for _ in range(4))
+        said = f"{sequences}x{length}_{count}x{SIDE}_{tower}_{recompute}"
         yield {
-            "point_id": f"{device.name}_qwen2.5-vl-3b_{sequences}x{length}_{count}x{SIDE}_{tower}"
-            f"_{recompute}",
+            "point_id": f"{device.name}_qwen2.5-vl-3b_{said}",
             "value": 0.5 * (seconds[1] + seconds[2]),
-            "sequences": sequences,
-            "seq_len": length,
-            "images": count,
-            "side": SIDE,
-            "tower": tower,
-            "recompute": recompute,
+            "sequences": sequences, "seq_len": length, "images": count, "side": SIDE,
+            "tower": tower, "recompute": recompute,
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.on_gpu else None,
-        }
+        }  # fmt: skip
         made = optimizer = trained = step = inputs = None
         gc.collect()
         if device.on_gpu:

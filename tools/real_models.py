@@ -116,7 +116,6 @@ models with windows as HuggingFace has them; chosen before any of them had been 
 SAVED = (
     ("llama3-8b", 2, 2048, "transformers-qlora16-autocast", "none"),
     ("llama3-8b", 2, 2048, "transformers-qlora16-narrow", "none"),
-    ("llama3.2-3b", 2, 4096, "transformers-liger", "none"),
     ("llama3.2-1b", 4, 1024, "transformers-dpo", "none"),
     ("llama3.2-1b", 4, 2048, "zero3cpu", "full"),
     ("llama3.2-1b", 4, 2048, "transformers-muon", "none"),
@@ -127,15 +126,17 @@ SAVED = (
     ("llama3-8b", 4, 1024, "transformers-lora16-narrow-dpo", "full"),
     ("llama3.2-1b", 4, 2048, "transformers-adafactor", "none"),
     ("llama3-8b", 2, 2048, "transformers-int8lora16-narrow", "full"),
-    ("llama3.2-3b", 4, 2048, "transformers-early", "full"),
     ("llama3.2-1b", 4, 1024, "transformers-qlora16-narrow", "none"),
-    ("qwen2.5-7b", 4, 2048, "transformers-lora16-narrow-liger", "full"),
     ("llama3.2-1b", 4, 2048, "zero2cpu", "full"),
     ("llama3.2-1b", 4, 2048, "transformers-lion", "none"),
     ("llama3.2-3b", 1, 8192, "zero3cpu", "full"),
+    ("llama3.2-3b", 4, 2048, "transformers-early", "full"),
+    ("llama3.2-3b", 2, 4096, "transformers-liger", "none"),
+    ("qwen2.5-7b", 4, 2048, "transformers-lora16-narrow-liger", "full"),
 )
 """The same of weights in few bits, Liger's kernels, pairs of answers, other optimizers, and states
-and activations that stay with the host; chosen before any of them had been timed."""
+and activations that stay with the host; chosen before any of them had been timed. Those that leave
+something behind in their process come last."""
 
 SETS = {"steps": STEPS, "others": OTHERS, "tuned": TUNED, "saved": SAVED}
 

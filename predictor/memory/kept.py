@@ -63,7 +63,7 @@ def kept_by(operators: Iterable[Operator], model: Model, plan: TrainingPlan) -> 
         cores=_units((o, o.count * o.saved) for o in layer if o.core),
         products=_units((o, o.count * o.saved) for o in layer if o.op == "gemm"),
         left=left,
-        start=max(model.streams, 1) * _input(layer, np.where(plan.autocast, 4.0, size)),
+        start=max(model.streams, 1) * _input(layer, np.where(plan.stream_wide, 4.0, size)),
         ends={module: sum((o.saved for o in every if o.module == module), 0.0) for module in ENDS},
         adapters=_units((o, o.count * o.m * o.n) for o in lora),
         passing=_passing(layer, size),

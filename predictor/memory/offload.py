@@ -17,7 +17,8 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.models import Model
+from predictor.plans import HUGGINGFACE, SHARDINGS, ZERO, TrainingPlan
 from predictor.work import Held
 
 PINNED = 0.83
@@ -32,6 +33,11 @@ stream about 400 GB/s for eight accelerators. A faster link to the host implies 
 ALONE = 4.0
 """Times that share which one accelerator's update reaches where others of its node do not run: half
 of the two sockets that eight share."""
+
+USUAL_NODE = 8.0
+"""Accelerators of a node with two sockets; those with fewer have at least as much of a host for
+each (sixteen threads of a server's processor beside one H200 updated 1.24 billion parameters in 0.7
+to 0.8 s: DeepSpeed's CPU Adam, `data/measurements/h200-sxm-5`)."""
 
 OLDER_LINK, OLDER = 20e9, 0.5
 """Links to the host that are slower than this are of PCIe 3 (15.75 GB/s), whose hosts have four to
@@ -144,7 +150,7 @@ def pass_times(
     """
     down, up = rates(plan, accelerator)
     moved = plan.offload_activations * kept
-    part = weights * plan.offload_weights * plan.gather_bytes
+    part = weights * plan.offload_weights * plan.gather_bytes * (not _fetched(plan))
     gradients = trained * plan.gradients_away * plan.recipe.activation
     again = 1.0 - 1.0 / np.maximum(plan.micro_batches, 1.0)
     backward = part * (1.0 if plan.reshard else 0.0)
@@ -155,13 +161,49 @@ def pass_times(
     }
 
 
+def _fetched(plan: TrainingPlan) -> bool:
+    """Whether weights come up one after the other, behind nothing. DeepSpeed fetches ahead no more
+    than `stage3_prefetch_bucket_size` parameters, 5e7 or 0.9 of the width squared (HuggingFace's
+    `auto`), less than a matrix of a layer has."""
+    return plan.framework in ZERO and bool(np.any(np.asarray(plan.offload_weights) > 0))
+
+
+def weights_time(
+    plan: TrainingPlan, accelerator: Accelerator, weights: Numeric
+) -> dict[str, Array]:
+    """Time of copies of weights before passes that hide behind nothing [s], by phase; none where
+    they hide; `weights` as of `pass_times`."""
+    if not _fetched(plan):
+        return {}
+    part, (_, up) = weights * plan.offload_weights * plan.gather_bytes, rates(plan, accelerator)
+    ahead = part * (1.0 + np.asarray(plan.unlearned))
+    backward = part * (1.0 if plan.reshard else 0.0)
+    return {"forward": np.asarray(ahead / up), "backward": np.asarray(backward / up)}
+
+
+def takes_loss(plan: TrainingPlan) -> bool:
+    """Whether what leaves with activations is what the loss keeps, too. TRL's context holds the
+    loss (trainer/sft_trainer.py: `training_step`, models/activation_offloading.py); torchtune's and
+    Megatron Core's do not."""
+    return plan.framework == HUGGINGFACE
+
+
+def loss_time(model: Model, plan: TrainingPlan, accelerator: Accelerator) -> Array:
+    """Time of a copy of what a loss of PyTorch's own operators keeps of a micro-batch,
+    log-probabilities in fp32, which are needed again at once, so that it hides behind nothing [s]
+    (two of 8.4 GB took 0.3 s: `data/measurements/h200-sxm-5`)."""
+    kept = 4.0 * plan.tokens * plan.vocab_share(model.vocab) * plan.offload_activations
+    return np.where(plan.loss_in_one, 0.0, kept / rates(plan, accelerator)[0])
+
+
 def host_rate(plan: TrainingPlan, cluster: Cluster) -> Numeric:
     """Rate of the host's memory for one accelerator of those that run on it [bytes/s]: its part, or
     one socket's at most where few run, whose processor has its memory there. Only a link that is
     coherent with the host's memory says that the memory is as fast."""
     link = cluster.accelerator.host_bandwidth
     there = np.minimum(plan.gpus, cluster.accelerators_per_node)
-    part = HOST_MEMORY * np.minimum(cluster.accelerators_per_node / there, ALONE)
+    node = np.maximum(cluster.accelerators_per_node, USUAL_NODE)
+    part = HOST_MEMORY * np.minimum(node / there, ALONE)
     usual = part * np.where(link < OLDER_LINK, OLDER, 1.0)
     return np.maximum(usual, np.where(link > COHERENT, link, 0.0))
 

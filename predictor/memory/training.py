@@ -387,7 +387,7 @@ def memory(
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
         "expert weights and optimizer": state_bytes(plan, experts, expert_group, stored),
-        "embedding and head weights and optimizer": state_bytes(plan, edges, group)
+        "embedding and head weights and optimizer": state_bytes(plan, edges, group, plan.ends_bytes)
         + state_bytes(plan, own, 1.0, stored),
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,

@@ -33,6 +33,12 @@ LEARNING_FIELDS = (
         "multiplied in 16 bits under autocast (peft), or multiplied in fp32.",
     ),
     PlanField(
+        "stream_widened", SWITCH, "The residual stream is in fp32 beside weights in 16 bits.", ALL,
+        reason="it is as narrow as what is multiplied",
+        more="What peft's prepare_model_for_kbit_training makes of norms and embeddings; under "
+        "autocast, products alone are narrow then.",
+    ),
+    PlanField(
         "optimizer", WORD, "What updates weights.", ("optimizer", "memory"),
         choices=tuple(OPTIMIZERS), words=OPTIMIZER_WORDS, reason="what most train with",
         more="It says what `optimizer_bytes` are where nobody does; Muon makes each matrix's "

@@ -105,6 +105,10 @@ ADAPTER_STYLES = ("joined", "apart", "autocast", "fp32")
 """How adapters are run: beside what is projected together; beside every matrix of a model's own
 code; so, kept in fp32 and multiplied in 16 bits under autocast, or multiplied in fp32."""
 
+FEW_BITS = ("int8", "nf4")
+"""Precisions of frozen weights that bitsandbytes multiplies, which casts what its products put out
+to the data type of what they read (nn/modules.py: `Linear4bit.forward`)."""
+
 FROZEN_BYTES = {"as multiplied": 0.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.516}
 """How weights that adapters leave as they are are stored, and bytes of each: as all weights of the
 plan are (0); in 8 bits; in 4, with a scale for 64 of them, these again in 8 bits (Dettmers et al.
@@ -234,6 +238,7 @@ class TrainingPlan:
     clamps_apart: bool = False
     experts_looped: bool = False
     windows_masked: bool = False
+    stream_widened: bool = False
     merges_apart: bool = False
     keys_repeated: bool = False
     index_loss: bool = False
@@ -262,6 +267,13 @@ class TrainingPlan:
         loop = self.framework in LOOPS and not SHARDINGS[self.sharding].weights
         narrow = loop and self.recipe.activation < 4.0
         return np.asarray(narrow & (np.asarray(self.weight_bytes) >= 4.0))
+
+    @property
+    def stream_wide(self) -> npt.NDArray[np.bool_]:
+        """Whether the residual stream is in fp32 between products of 16 bits: under autocast, or
+        where norms and embeddings were widened beside frozen weights."""
+        narrow = self.recipe.activation < 4.0
+        return np.asarray(self.autocast | (narrow and self.stream_widened))
 
     @property
     def sent_narrow(self) -> npt.NDArray[np.bool_]:
@@ -337,6 +349,12 @@ class TrainingPlan:
         return FROZEN_BYTES[self.frozen_precision] or self.weight_bytes
 
     @property
+    def ends_bytes(self) -> Numeric:
+        """Bytes of a weight of embedding and output projection: in fp32 where the stream is."""
+        wide = np.where(self.stream_wide, 4.0, 0.0)
+        return np.maximum(self.weight_bytes, wide)
+
+    @property
     def unlearned(self) -> Numeric:
         """Passes forward without gradients beside each that learns."""
         return self.scored + self.referred
@@ -362,6 +380,13 @@ class TrainingPlan:
     def compares(self) -> bool:
         """Whether answers are compared with what another model says of them."""
         return self.learns_from != "tokens" or bool(np.any(np.asarray(self.referred) > 0))
+
+    @property
+    def loss_in_one(self) -> npt.NDArray[np.bool_]:
+        """Whether one kernel reads 16-bit logits and writes their gradient over them; that of
+        answers' probabilities, beside them (TRL 1.16, kernels/logprob_entropy.py)."""
+        picked = self.framework == HUGGINGFACE and self.learns_from != "tokens"
+        return np.asarray((np.asarray(self.logit_bytes) <= self.recipe.activation) | picked)
 
     @property
     def stage_ranks(self) -> Numeric:

@@ -262,11 +262,16 @@ def _copies(
     weights = dense.weights / group + experts.weights / plan.expert_shard_group
     trained = dense.trained / group + experts.trained / plan.expert_shard_group
     times = offload.pass_times(plan, accelerator, kept, weights, trained)
-    found: dict[Slot, Exchange] = {}
-    for phase, own in times.items():
-        time = filled(own, at.count.shape)
-        zero, one = np.zeros_like(time), np.ones_like(time)
-        found[Slot("offload", "copy", phase, phase)] = Exchange(
-            time, zero, one, one, np.full_like(time, offload.SIGMA), zero
-        )
-    return found
+    found = {Slot("offload", "copy", phase, phase): own for phase, own in times.items()}
+    for phase, own in offload.weights_time(plan, accelerator, weights).items():
+        found[Slot("offload", "weights", phase, "")] = own
+    if saves and offload.takes_loss(plan):
+        loss = offload.loss_time(model, plan, accelerator) * blocks(model, plan, at)["head"]
+        found |= {Slot("offload", "loss", phase, ""): loss for phase in times}
+    return {slot: _copy(filled(own, at.count.shape)) for slot, own in found.items()}
+
+
+def _copy(time: Array) -> Exchange:
+    """A copy to the host or back, of every micro-batch."""
+    zero, one = np.zeros_like(time), np.ones_like(time)
+    return Exchange(time, zero, one, one, np.full_like(time, offload.SIGMA), zero)

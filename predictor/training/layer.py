@@ -30,6 +30,7 @@ from predictor.timing import (
     TrainingList,
     training_times_together,
 )
+from predictor.training.calls import calls
 from predictor.training.exchange import KIND, Exchange, Network, Slot
 from predictor.work import (
     PASSES,
@@ -393,7 +394,7 @@ def layer_kernels(
         spent.add(family, often)
         doubts.add(family, often * timing.sigma[position])
         alone = 0.0 if captured(operator, base.captured) else 1.0
-        launches.add(operator.module, alone * operator.count)
+        launches.add(operator.module, alone * calls(operator, base) * operator.count)
         more = operator.kernels - 1.0
         if np.ndim(more) or more:
             kernels.add(operator.module, alone * operator.count * more)

@@ -227,7 +227,8 @@ def _between(book: Ledger, windows: Mapping[str, Array]) -> None:
         book.book("pp", shown, behind, pipe.op, exchange.sigma)
     for copy, exchange in parts.offload.items():
         # Copy engines run beside any kernel: the whole pass is their window.
-        shown, behind = shown_and_hidden(exchange.time, windows[copy.behind], 1.0, 1.0)
+        window = windows[copy.behind] if copy.behind else np.zeros(book.full)
+        shown, behind = shown_and_hidden(exchange.time, window, 1.0, 1.0)
         book.book("offload", shown, behind, "offload", exchange.sigma.max(axis=0))
 
 

@@ -83,8 +83,8 @@ def beside(
             for end, phase in (("", "forward"), (".bwd", "backward"))
         ]
 
-    out, cast = n / many, size + WIDE
-    added = size + 2.0 * WIDE if wide else 3.0 * size  # fp32 beside 16 bits becomes fp32
+    out, cast, restored = n / many, size + WIDE, wide or learning.restores
+    added = size + 2.0 * WIDE if restored else 3.0 * size  # fp32 beside 16 bits becomes fp32
     found = [
         Small("lora_add", "add", "forward", m, out, added, times=many),
         Small("lora_add.bwd", "add", "backward", m, k, 3.0 * size, times=many),
@@ -98,4 +98,4 @@ def beside(
     forward, backward = both("cast", "copy", k, cast if wide else 2.0 * cast)
     kept = (WIDE if wide else size) * m * k
     found += [replace(forward, saved=kept), backward]
-    return found + both("out", "copy", out, cast) if wide else found
+    return found + both("out", "copy", out, cast) if restored else found

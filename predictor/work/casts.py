@@ -62,14 +62,41 @@ def beside(
     return parts
 
 
-def widened_twice(dtype: str, stored: float, columns: Numeric, depth: Numeric) -> list[Small]:
-    """Frozen weights that are stored narrower than they are multiplied are widened in memory before
-    the product, and again before that of the backward pass (Dettmers et al. 2023).
+UNPACKED = 1.8
+"""Time in which weights in four bits are widened over that of what this moves: 66 to 70 us for
+4,096 x 14,336 in NF4 whose constants are quantised again (`dequantize_4bit`)."""
 
-    stored   bytes of a weight
+SCALED_APART = 3.9
+"""The same of weights in 8 bits: 159 us for the cast of as many, and 253 for their scales in a pass
+of its own (`MatMul8bitLt.backward`)."""
+
+IN_EIGHT_INPUT, IN_EIGHT_OUTPUT = (7.0, 2.4), (10.0, 1.7)
+"""Bytes of an element that LLM.int8 moves of what it reads, which is cast to fp16 and narrowed, and
+of what it writes, whose 32-bit sums are scaled and cast again; and the time of that over these
+bytes' (94 us for 4,096 x 4,096, 266 for 4,096 x 14,336). Its products take 0.9 of what bf16's do;
+what leaves 8 bits because it is large is left out (a thousandth of trained models' columns:
+Dettmers et al. 2022, arXiv 2208.07339)."""
+
+
+def widened(
+    learning: Learning, dtype: str, sides: float, m: Numeric, n: Numeric, k: Numeric
+) -> list[Small]:
+    """What frozen weights add that are stored narrower than they are multiplied. They are widened
+    in memory before the product, and again before that of the backward pass (Dettmers et al. 2023);
+    those in 8 bits before the latter alone, whose forward product narrows what it reads instead,
+    once for each of `sides` matrices. Times were read off traces of steps on an H200 (PyTorch 2.11,
+    bitsandbytes 0.50).
     """
-    moved = stored + ELEMENT_BYTES[dtype]
+    moved = learning.stored + ELEMENT_BYTES[dtype]
+    if learning.in_eight:
+        (read, slow), (written, slower) = IN_EIGHT_INPUT, IN_EIGHT_OUTPUT
+        again = moved + 2.0 * ELEMENT_BYTES[dtype]
+        return [
+            Small("narrow", "copy", "forward", m, k, read, times=sides, stretch=slow),
+            Small("scale", "copy", "forward", m, n, written, stretch=slower),
+            Small("widen.bwd", "copy", "backward", k, n, again, stretch=SCALED_APART),
+        ]
     return [
-        Small(label, "copy", phase, depth, columns, moved)
+        Small(label, "copy", phase, k, n, moved, stretch=UNPACKED)
         for label, phase in (("widen", "forward"), ("widen.bwd", "backward"))
     ]

@@ -127,6 +127,8 @@ class Learning:
     logits      bytes kept per logit
     narrow      whether inputs of narrow products are kept as narrow
     stored      bytes of a weight that is not trained; 0: as it is multiplied
+    in_eight    whether such weights are multiplied in 8 bits (LLM.int8)
+    restores    whether products with them give what they put out the data type of a wide input
     overwritten 1 where the loss writes its gradient over the logits, 0 where it is built from
                 kernels that keep more
     index       whether what chooses keys learns
@@ -141,6 +143,8 @@ class Learning:
     logits: Numeric
     narrow: bool = True
     stored: float = 0.0
+    in_eight: bool = False
+    restores: bool = False
     overwritten: Numeric = 0.0
     index: bool = False
     style: str = "joined"

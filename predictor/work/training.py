@@ -14,7 +14,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import FROZEN_BYTES, HUGGINGFACE, OPTIMIZERS, SHARDINGS, TrainingPlan
+from predictor.plans import FEW_BITS, FROZEN_BYTES, HUGGINGFACE, OPTIMIZERS, SHARDINGS, TrainingPlan
 from predictor.records import replace
 from predictor.work.communication import Held
 from predictor.work.context import exchanges_heads, meets_blocks
@@ -50,7 +50,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         merges_apart=plan.merges_apart,
         repeats=plan.keys_repeated,
         norms=True,
-        stream=np.where(plan.autocast, 4.0, 0.0),
+        stream=np.where(plan.stream_wide, 4.0, 0.0),
         wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
     )
     rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)
@@ -78,9 +78,11 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         kept_rows=rows if plan.tp_regather or plan.recompute == "per_op" else plan.tokens,
         logits=plan.logit_bytes * (1.0 if plan.vocab_parallel else plan.tp),
         narrow=plan.saves_narrow,
-        overwritten=np.where(np.asarray(plan.logit_bytes) <= recipe.activation, 1.0, 0.0),
+        overwritten=np.where(plan.loss_in_one, 1.0, 0.0),
         index=plan.index_loss and not plan.frozen,
         stored=FROZEN_BYTES[plan.frozen_precision] if plan.frozen else 0.0,
+        in_eight=plan.frozen and plan.frozen_precision == "int8",
+        restores=plan.frozen and plan.frozen_precision in FEW_BITS and bool(plan.stream_widened),
     )
     return WorkList(model, software, portion, learning)
 
@@ -224,10 +226,11 @@ def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:
     grads, states = plan.gradient_bytes, plan.optimizer_bytes
     own_master = np.where(states < 12, plan.weight_bytes, 0.0)
     adam = grads + 2 * states + own_master + plan.weight_bytes
-    adam = adam + OPTIMIZERS[plan.optimizer].more
+    one = OPTIMIZERS[plan.optimizer]
+    adam = adam + one.more
     clipping = grads * (4 if plan.grad_clip else 1)
     tags = ("update", "update", "fp32", parameters, 1.0)
     return [
-        streaming("optimizer", "optimizer", "adam", *tags, adam),
+        streaming("optimizer", "optimizer", "adam", *tags, adam, stretch=one.stretch),
         streaming("gradient.clip", "elementwise", "add", *tags, clipping),
     ]

@@ -255,7 +255,7 @@ class WorkList:
         self._beside(name, casts.beside(dtype, self.size, by_row, learning, *sizes))
         if self.learning:
             if 0.0 < self.learning.stored < ELEMENT_BYTES[dtype] and self.module in LAYER_MODULES:
-                self._beside(name, casts.widened_twice(dtype, self.learning.stored, n * groups, k))
+                self._beside(name, casts.widened(self.learning, dtype, each, m, n * groups, k))
             self._gradients(
                 learning=self.learning, name=name, m=m, n=n, k=k, dtype=dtype, groups=groups,
                 bias=bias, adapted=adapted, each=each,
@@ -437,7 +437,8 @@ class WorkList:
         """
         gated = self.model.gated
         kind = "swiglu" if gated else self.model.activation
-        size, reads = self.size, 2.0 if gated else 1.0
+        restored = bool(self.learning and self.learning.restores)
+        size, reads = written.FULL if restored else self.size, 2.0 if gated else 1.0
         found = written.Small((reads + 1) * size, (2 * reads + 1) * size, kept=reads * size)
         if gated and not self.software.chains:  # silu, then the product, each a kernel of its own
             found = replace(found, forward=5.0 * size, backward=8.0 * size)
@@ -447,16 +448,11 @@ class WorkList:
                 found = written.gelu(self.software)
         rows = self.portion.tokens if rows is None else rows
         self.stream(
-            name,
-            "elementwise",
-            kind,
-            rows,
-            columns,
-            found.forward + beside[0],
+            name, "elementwise", kind, rows, columns, found.forward + beside[0],
             backward=(f"{kind}_bwd", found.backward + beside[1]),
-            saved=found.kept * rows * columns,
+            saved=found.kept * rows * columns * (self.size / size),
             kernels=found.kernels,
-        )
+        )  # fmt: skip
 
     def feed_forward(
         self,

@@ -46,7 +46,8 @@ ONES: dict[str, str] = {
         TrainingPlan.ep TrainingPlan.etp TrainingPlan.expert_load TrainingPlan.expert_chunks
         TrainingPlan.attention_load TrainingPlan.useful ServingPlan.tp ServingPlan.pp
         ServingPlan.dp ServingPlan.ep ServingPlan.polling ServingPlan.expert_load
-        ServingPlan.expert_chunks ServingPlan.prefill_tp ServingPlan.prefill_dp""",
+        ServingPlan.expert_chunks ServingPlan.prefill_tp ServingPlan.prefill_dp
+        Optimizer.stretch""",
     "power": "",
     "search": "Rollouts.epochs",
     "serving": """

@@ -23,7 +23,10 @@ from predictor.memory.offload import (
     PINNED,
     host_rate,
     host_room,
+    loss_time,
     pass_times,
+    takes_loss,
+    weights_time,
 )
 from predictor.memory.offload import update_time as on_host
 from predictor.memory.training import memory
@@ -55,10 +58,10 @@ def test_copies_by_hand(plan: Make) -> None:
 
 def test_weights_come_up_for_every_pass_and_gradients_go_down(plan: Make) -> None:
     """1e9 weights of 2 bytes a pass, up; gradients of 16 bits down, and, of all micro-batches but
-    the first, up before. Megatron Core's gradients stay."""
+    the first, up before. Megatron Core's gradients stay; DeepSpeed's weights come by themselves."""
     away = {"offload_optimizer": 1.0, "offload_weights": 1.0, "sharding": "zero3", "dp": 1.0}
     link = PINNED * 63e9
-    made = plan(**away, global_batch=4.0, micro_batch=1.0, framework="deepspeed")
+    made = plan(**away, global_batch=4.0, micro_batch=1.0, framework="pytorch")
     ahead, back = pass_times(made, H100, 0.0, 1e9, 1e9).values()
     assert ahead == pytest.approx(2e9 / link)
     assert back == pytest.approx((2e9 + 0.75 * 2e9) / link)
@@ -66,6 +69,32 @@ def test_weights_come_up_for_every_pass_and_gradients_go_down(plan: Make) -> Non
     assert kept["backward"] == pytest.approx(2e9 / link)
     scored = replace(made, learns_from="dpo", referred=1.0)
     assert pass_times(scored, H100, 0.0, 1e9, 1e9)["forward"] == pytest.approx(4e9 / link)
+    assert weights_time(made, H100, 1e9) == {}
+    fetched = replace(scored, framework="deepspeed")
+    ahead, back = weights_time(fetched, H100, 1e9).values()
+    assert (ahead, back) == (pytest.approx(4e9 / link), pytest.approx(2e9 / link))
+    hidden = pass_times(fetched, H100, 0.0, 1e9, 1e9)
+    assert hidden["forward"] == 0.0
+    assert hidden["backward"] == pytest.approx(0.75 * 2e9 / link + 0.25 * 2e9 / link)
+
+
+def test_what_a_loss_keeps_leaves_with_activations_of_trl(llama: Model, plan: Make) -> None:
+    """4 bytes of each logit at 0.83 of 63 GB/s; none of a loss in one kernel, or of answers'
+    probabilities; only TRL's context holds the loss."""
+    made = plan(**ALL_RANKS, offload_activations=0.5, framework="huggingface")
+    logits = float(made.tokens) * float(made.vocab_share(llama.vocab))
+    assert loss_time(llama, made, H100) == pytest.approx(0.5 * 4 * logits / (PINNED * 63e9))
+    for none in ({"logit_bytes": 0.1}, {"learns_from": "dpo"}):
+        assert loss_time(llama, replace(made, **none), H100) == 0.0
+    assert takes_loss(made)
+    assert not takes_loss(replace(made, framework="torchtune"))
+
+
+def test_a_node_of_one_accelerator_has_no_worse_a_host(plan: Make) -> None:
+    """Than one of eight whose others rest: 200 GB/s."""
+    one = plan(tp=1.0, pp=1.0, dp=1.0)
+    small = replace(DGX, accelerators_per_node=1)
+    assert host_rate(one, small) == host_rate(one, DGX) == pytest.approx(200e9)
 
 
 def test_what_leaves_with_gradients_and_weights_is_not_on_the_device(

@@ -49,10 +49,27 @@ PLAIN = found()
 def test_forward_passes_are_as_many_as_trainers_run(objective: str, times: float) -> None:
     """KTO: its own over mismatched answers, the reference over both; TRL's GRPO has no reference
     and works old probabilities out; backward passes are as ever."""
-    own = found(learns_from=objective)
-    assert own.breakdown["forward"] == pytest.approx(times * PLAIN.breakdown["forward"])
+    own, plain = found(learns_from=objective, logit_bytes=2), found(logit_bytes=2)
+    assert own.breakdown["forward"] == pytest.approx(times * plain.breakdown["forward"])
     for term in ("backward", "recompute", "optimizer"):
-        assert own.breakdown[term] == pytest.approx(PLAIN.breakdown[term])
+        assert own.breakdown[term] == pytest.approx(plain.breakdown[term])
+
+
+def test_a_loss_of_pairs_reads_16_bit_logits_in_one_kernel() -> None:
+    """And keeps 5 bytes of each, where the next token's keeps 14 (TRL 1.16)."""
+    own, plain = planned(learns_from="orpo"), planned()
+    assert (own.logit_bytes, plain.logit_bytes) == (5.0, 14.0)
+    assert [bool(one.loss_in_one) for one in (own, plain)] == [True, False]
+    assert [bool(replace(one, framework="neutral").loss_in_one) for one in (own, plain)] == [
+        False, False,
+    ]  # fmt: skip
+    moved = [
+        sum(
+            float(np.max(o.bytes * o.count)) for o in step_operators(MODEL, one) if "loss" in o.name
+        )
+        for one in (own, plain)
+    ]
+    assert moved[0] / moved[1] == pytest.approx((3 + 2) * 2 / (2 * (2 + 4 + 8)))
 
 
 @pytest.mark.parametrize("said", ["sft", "SFT", "tokens"])
@@ -82,9 +99,10 @@ def test_adapters_that_are_switched_off_take_neither_memory_nor_time() -> None:
 
 
 def test_probabilities_that_were_worked_out_before_take_nothing() -> None:
-    before = found(learns_from="dpo", compared_with="none")
-    assert before.step_time == found(learns_from="orpo").step_time == PLAIN.step_time
-    assert float(before.memory.peak) == float(PLAIN.memory.peak)
+    said = {"logit_bytes": 2}
+    before, plain = found(learns_from="dpo", compared_with="none", **said), found(**said)
+    assert before.step_time == found(learns_from="orpo", **said).step_time == plain.step_time
+    assert float(before.memory.peak) == float(plain.memory.peak)
 
 
 def test_sharded_weights_are_gathered_for_each_pass() -> None:

@@ -23,8 +23,10 @@ FOLDERS = {
     "h100-sxm-3": "H100-SXM5-80GB",
     "h200-sxm-3": "H200-SXM-141GB",
     "h200-sxm-4": "H200-SXM-141GB",
+    "h200-sxm-5": "H200-SXM-141GB",
 }
-FIRST, THEN, TUNED = list(FOLDERS)[:2], list(FOLDERS)[2:4], list(FOLDERS)[4]
+FIRST, THEN, (TUNED, SAVED) = list(FOLDERS)[:2], list(FOLDERS)[2:4], list(FOLDERS)[4:]
+TABLES = {TUNED: "real_tuned.csv", SAVED: "real_saved.csv"}
 HOST = ("small-mixture", "gpt2-355m")
 """Their loops wait for a host of 30 to 60 us a launch, which no catalog knows."""
 
@@ -32,7 +34,7 @@ HOST = ("small-mixture", "gpt2-355m")
 def away(folder: str, whose: str, without: tuple[str, ...], tmp_path: Path) -> np.ndarray:
     """Predicted over measured steps of one kind of code, less one."""
     name = "real_others.csv" if folder in THEN else "real_steps.csv"
-    name = "real_tuned.csv" if folder == TUNED else name
+    name = TABLES.get(folder, name)
     table = pd.read_csv(catalog.data_dir() / "measurements" / folder / name).assign(
         accelerator=FOLDERS[folder]
     )
@@ -90,16 +92,41 @@ def test_so_do_steps_of_adapters_in_fp8_and_behind_masks(tmp_path: Path) -> None
     assert np.abs(found).mean() < 0.06
 
 
-def test_tensors_of_those_steps_take_what_is_predicted() -> None:
-    """Most that was allocated at once, with adapters or without, recomputed or not, in fp8."""
-    table = pd.read_csv(catalog.data_dir() / "measurements" / TUNED / "real_tuned.csv")
+WAITING = "lora16-narrow-dpo|int8lora|1b_bf16_4x1024_transformers-liger-qlora"
+"""Their steps wait for a host that switches adapters off and on, looks for outliers, or unpacks
+small weights: 0.60 to 0.80 of what they took (0.35 to 0.73 before they had been timed)."""
+
+
+def test_so_do_steps_of_few_bits_other_optimizers_pairs_and_hosts(tmp_path: Path) -> None:
+    """0.68 to 2.9 of what they took as the code was before they had been timed; now within a sixth,
+    a fourteenth on the whole."""
+    found = away(SAVED, f"^(?!.*(?:{WAITING}))", (), tmp_path)
+    assert len(found) == 13
+    assert np.abs(found).max() < 0.17
+    assert np.abs(found).mean() < 0.07
+    waiting = away(SAVED, WAITING, (), tmp_path)
+    assert len(waiting) == 3
+    assert -0.42 < waiting.min() < waiting.max() < -0.1
+
+
+@pytest.mark.parametrize(
+    ("folder", "without", "count", "most", "mean"),
+    [(TUNED, "none of them", 18, 0.1, 0.04), (SAVED, "int8lora", 12, 0.2, 0.09)],
+)
+def test_tensors_of_those_steps_take_what_is_predicted(
+    folder: str, without: str, count: int, most: float, mean: float
+) -> None:
+    """Most that was allocated at once, with adapters or without, recomputed or not, in fp8 and in
+    few bits, of pairs and of other optimizers. LLM.int8 is left out, whose outliers are all columns
+    of random weights."""
+    table = pd.read_csv(catalog.data_dir() / "measurements" / folder / TABLES[folder])
+    table = table[table["peak_gib"].notna() & ~table["point_id"].str.contains(without)]
     run = load("default").run
-    found = {}
-    for row in table.assign(accelerator=FOLDERS[TUNED]).to_dict("records"):
+    off = []
+    for row in table.assign(accelerator=FOLDERS[folder]).to_dict("records"):
         request = point_of(row, run).request
         held = float(memory(request.model, request.plan, run).tensors) / GIB
-        found[row["point_id"]] = held / row["peak_gib"] - 1.0
-    off = np.array(list(found.values()))
-    assert len(off) == 18
-    assert np.abs(off).max() < 0.1
-    assert np.abs(off).mean() < 0.04
+        off.append(held / row["peak_gib"] - 1.0)
+    assert len(off) == count
+    assert np.abs(off).max() < most
+    assert np.mean(np.abs(off)) < mean

@@ -13,6 +13,7 @@ from predictor.memory.training import memory
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
+from predictor.training.calls import ADAPTED, HOOKED, SWITCHED, UNPACKED, calls
 from predictor.training.prediction import predict
 from predictor.work.communication import step_collectives
 from predictor.work.training import step_operators
@@ -159,3 +160,76 @@ def test_adapters_in_full_are_multiplied_in_full(llama: Model, plan: Make) -> No
     assert keeps[1] - keeps[0] == pytest.approx(2 * tokens * inputs)
     # A's output of 16 channels is kept for B, in fp32 too.
     assert keeps[2] - keeps[1] == pytest.approx(tokens * (2 * inputs + 7 * 2 * 16))
+
+
+def small(model: Model, made: TrainingPlan, end: str) -> dict[str, tuple[float, float]]:
+    """Bytes that operators of a layer move whose names end so, and how they are stretched."""
+    return {
+        o.name: (float(o.bytes * o.count), float(o.stretch))
+        for o in step_operators(model, made)
+        if o.name.endswith(end)
+    }
+
+
+def test_weights_in_four_bits_are_unpacked_for_each_product(llama: Model, plan: Make) -> None:
+    """0.516 bytes are read and two written of every weight of a layer, both ways, in 1.8 times what
+    that takes; fp8's are cast."""
+    made = plan(tp=1.0, trained="lora", frozen_precision="nf4")
+    weights = 2.0 * llama.hidden * (llama.attention_width + llama.kv_width)
+    weights += 3.0 * llama.hidden * llama.ffn_hidden
+    for end in (".widen", ".widen.bwd"):
+        found = small(llama, made, end).values()
+        assert sum(moved for moved, _ in found) == pytest.approx(2.516 * weights)
+        assert {slow for _, slow in found} == {1.8}
+    assert not small(llama, plan(tp=1.0, trained="lora"), ".widen")
+
+
+def test_weights_in_eight_bits_narrow_what_they_read(llama: Model, plan: Make) -> None:
+    """7 bytes of each input's elements and 10 of what is put out; widened for the gradient alone,
+    their scales in a pass of its own."""
+    made = plan(tp=1.0, trained="lora", frozen_precision="int8")
+    rows, ffn = float(made.tokens), float(llama.ffn_hidden)
+    narrow, scale = (small(llama, made, end) for end in (".narrow", ".scale"))
+    assert narrow["mlp.down.narrow"][0] == pytest.approx(7.0 * rows * ffn)
+    assert scale["mlp.up.scale"][0] == pytest.approx(10.0 * rows * 2.0 * ffn)
+    assert not small(llama, made, ".widen")
+    wide = small(llama, made, "mlp.down.widen.bwd")["mlp.down.widen.bwd"]
+    assert wide[0] == pytest.approx(7.0 * llama.hidden * ffn)
+
+
+def test_a_widened_stream_is_kept_and_read_in_fp32(llama: Model, plan: Make) -> None:
+    """Twice the stream of every layer, and embedding and output projection in fp32; products of few
+    bits put out fp32, too."""
+    made = plan(tp=1.0, pp=1.0, dp=8.0, trained="lora", frozen_precision="nf4", recompute="full",
+                adapter_style="autocast", sharding="none")  # fmt: skip
+    wide = replace(made, stream_widened=True)
+    found = [memory(llama, one, RunParameters()).classes for one in (made, wide)]
+    kept = [one["activations"].max() for one in found]
+    assert kept[1] == pytest.approx(2.0 * kept[0])
+    ends = [one["embedding and head weights and optimizer"].max() for one in found]
+    assert ends[1] == pytest.approx(2.0 * ends[0])
+    moved = [small(llama, one, "mlp.activation")["mlp.activation"][0] for one in (made, wide)]
+    assert moved[1] == pytest.approx(2.0 * moved[0])
+    assert not small(llama, made, "mlp.up.lora_out")
+    assert small(llama, wide, "mlp.up.lora_out")
+
+
+def test_a_host_calls_modules_hooks_and_switches(llama: Model, plan: Make) -> None:
+    """In operators' worth: hooks of what a non-reentrant checkpoint runs again, peft's module
+    around an adapter, adapters switched off and on, bitsandbytes around a product."""
+    made = plan(tp=1.0, trained="lora", frozen_precision="nf4", recompute="full", fused=False,
+                framework="huggingface", stops_early=True, adapter_style="autocast")  # fmt: skip
+
+    def of(name: str, one: TrainingPlan) -> float:
+        return next(calls(o, one) for o in step_operators(llama, one) if o.name == name)
+
+    assert of("mlp.up", made) == 1.0
+    assert of("mlp.up.again", made) == HOOKED
+    assert of("mlp.up.again", replace(made, stops_early=False)) == 1.0
+    assert of("mlp.up.again", replace(made, framework="neutral", fused=True)) == 1.0
+    assert of("mlp.up.lora_add", made) == 1.0 + ADAPTED
+    switched = replace(made, learns_from="dpo", compared_with="adapters", referred=1.0)
+    assert of("mlp.up.lora_add", switched) == 1.0 + ADAPTED + SWITCHED
+    assert of("mlp.up.widen", made) == of("mlp.up.widen.bwd", made) == 1.0 + UNPACKED
+    assert of("mlp.up.widen.again", made) == HOOKED * (1.0 + UNPACKED)
+    assert of("mlp.up.widen", replace(made, framework="neutral")) == 1.0

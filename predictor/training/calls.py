@@ -1,0 +1,48 @@
+"""What Python does around an operator, in operators that it would launch meanwhile: the work of a
+loop's host that no kernel tells of.
+
+Read off steps on an H200 that waited for their hosts (`data/measurements/h200-sxm-4` and `-5`:
+adapters of 1 B and 0.5 B parameters, weights in few bits, pairs), and, between these, off the time
+that a processor takes for the same modules with next to no arithmetic.
+"""
+
+from __future__ import annotations
+
+from predictor.plans import FEW_BITS, HUGGINGFACE, TrainingPlan
+from predictor.work import Operator
+
+HOOKED = 2.8
+"""Operators' worth of one that a non-reentrant checkpoint runs again: every tensor that autograd
+saves goes through hooks in Python, in the pass that throws it away, in the one that makes it again,
+and where both are compared (PyTorch 2.11, torch/utils/checkpoint.py: `_checkpoint_hook`,
+`_recomputation_hook`). Steps with it take 2.1 to 2.6 times as long on the host as without."""
+
+ADAPTED = 4.3
+"""Operators' worth of the module around an adapter beside one matrix (peft 0.21, tuners/lora/
+layer.py: `Linear.forward`), forward and backward."""
+
+SWITCHED = 9.0
+"""The same of adapters that are switched off and on again for a reference: every module is walked
+through twice, and every tensor of it told to learn (peft, tuners/tuners_utils.py:
+`BaseTunerLayer.enable_adapters`)."""
+
+UNPACKED = 14.0
+"""The same of a product with weights in few bits (bitsandbytes 0.50, autograd/_functions.py), each
+way."""
+
+LAST = ("lora_add", ".widen", ".widen.bwd", ".narrow")
+"""Operators beside a product that stand for its module; how their names end."""
+
+
+def calls(operator: Operator, plan: TrainingPlan) -> float:
+    """Operators' worth of the host's time for one execution of an operator."""
+    loop = plan.framework == HUGGINGFACE
+    again = operator.phase == "recompute"
+    hooked = HOOKED if again and plan.stops_early and (loop or not plan.fused) else 1.0
+    name = operator.name.removesuffix(".again")
+    if not loop or not name.endswith(LAST):
+        return hooked
+    if name.endswith("lora_add"):
+        switched = SWITCHED if plan.compared_with == "adapters" and not again else 0.0
+        return hooked * (1.0 + ADAPTED) + switched
+    return hooked * (1.0 + UNPACKED * (plan.frozen_precision in FEW_BITS))

@@ -202,10 +202,10 @@ def host_rate(plan: TrainingPlan, cluster: Cluster) -> Numeric:
     coherent with the host's memory says that the memory is as fast."""
     link = cluster.accelerator.host_bandwidth
     there = np.minimum(plan.gpus, cluster.accelerators_per_node)
-    node = np.maximum(cluster.accelerators_per_node, USUAL_NODE)
+    node: Numeric = np.maximum(cluster.accelerators_per_node, USUAL_NODE)
     part = HOST_MEMORY * np.minimum(node / there, ALONE)
     usual = part * np.where(link < OLDER_LINK, OLDER, 1.0)
-    return np.maximum(usual, np.where(link > COHERENT, link, 0.0))
+    return np.asarray(np.maximum(usual, np.where(link > COHERENT, link, 0.0)))
 
 
 def update_time(plan: TrainingPlan, cluster: Cluster, updated: Array, device: Array) -> Array:

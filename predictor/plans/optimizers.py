@@ -14,12 +14,14 @@ class Optimizer:
     more      bytes of a parameter that its update moves beside states, gradient and weight, which
               a fused kernel reads and writes once
     stretch   time of the update over that of a fused Adam that moves as much
+    worked    exponentials that take as long as the update of a parameter, where memory does not
     """
 
     moments: float
     narrow: bool = False
     more: float = 0.0
     stretch: float = 1.0
+    worked: float = 0.0
 
 
 ADAM = 8.0
@@ -27,7 +29,7 @@ ADAM = 8.0
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "adam": Optimizer(ADAM),
-    "adam8bit": Optimizer(2.03, narrow=True, stretch=8.6),
+    "adam8bit": Optimizer(2.03, narrow=True, worked=70.0),
     "lion": Optimizer(4.0, narrow=True, stretch=1.5),
     "sgd": Optimizer(4.0),
     "adafactor": Optimizer(0.01, narrow=True, more=92.0, stretch=1.2),

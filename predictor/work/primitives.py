@@ -79,6 +79,7 @@ class Small:
     streams  bytes per element of rows x columns, read and written together
     times    executions per block
     stretch  as of an operator
+    worked   as of `streaming`
     """
 
     label: str
@@ -90,6 +91,7 @@ class Small:
     saved: Numeric = 0.0
     times: Numeric = 1.0
     stretch: float = 1.0
+    worked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,9 +291,10 @@ def streaming(
     core: bool = False,
     kernels: Numeric = 1.0,
     stretch: Numeric = 1.0,
+    worked: float = 0.0,
 ) -> Operator:
     """A kernel that streams rows x columns elements, reads and writes together
-    `bytes_per_element`."""
+    `bytes_per_element`, and works on each for as long as so many exponentials take (`worked`)."""
     moved = rows * columns * bytes_per_element
     return Operator(
         name=name,
@@ -308,4 +311,5 @@ def streaming(
         core=core,
         kernels=kernels,
         stretch=stretch,
+        exponentials=rows * columns * worked,
     )

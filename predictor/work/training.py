@@ -231,6 +231,8 @@ def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:
     clipping = grads * (4 if plan.grad_clip else 1)
     tags = ("update", "update", "fp32", parameters, 1.0)
     return [
-        streaming("optimizer", "optimizer", "adam", *tags, adam, stretch=one.stretch),
+        streaming(
+            "optimizer", "optimizer", "adam", *tags, adam, stretch=one.stretch, worked=one.worked
+        ),
         streaming("gradient.clip", "elementwise", "add", *tags, clipping),
     ]

@@ -126,6 +126,7 @@ class WorkList:
         alone: bool = False,
         kernels: tuple[Numeric, Numeric] = (1.0, 1.0),
         stretch: tuple[Numeric, Numeric] = (1.0, 1.0),
+        worked: float = 0.0,
     ) -> None:
         """A memory-bound kernel, `times` per block, and its gradient's where the list learns.
 
@@ -134,6 +135,7 @@ class WorkList:
         alone     a kernel that nothing is joined with in any software
         kernels   that it is, and its gradient's
         stretch   of it, and of its gradient (`Operator.stretch`)
+        worked    as of `streaming`
         """
         parts = [(name, variant, phase, streams, saved, 0)]
         if backward and self.learning:
@@ -155,6 +157,7 @@ class WorkList:
                     core=core,
                     kernels=kernels[back],
                     stretch=stretch[back],
+                    worked=worked,
                 )
             )
 
@@ -372,7 +375,7 @@ class WorkList:
             self.stream(
                 f"{name}.{one.label}", "elementwise", one.variant, one.rows, one.columns,
                 one.streams, phase=one.phase, saved=one.saved, times=one.times, alone=True,
-                stretch=(one.stretch, one.stretch),
+                stretch=(one.stretch, one.stretch), worked=one.worked,
             )  # fmt: skip
 
     def norm(self, name: str, rows: Numeric | None = None, width: Numeric | None = None) -> None:

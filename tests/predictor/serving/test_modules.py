@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import reckon
 from predictor import catalog
 from predictor.plans import ServingPlan
-from predictor.serving.modules import launches
-from predictor.work.primitives import grouped
+from predictor.serving.modules import ALONE, SMALL, launches
+from predictor.work.primitives import gemm, grouped
 from predictor.work.serving import decode_attention, layer_operators
 
 LLAMA = catalog.model("llama1-7b")
@@ -56,3 +58,22 @@ def test_the_host_binds_transformers_and_not_an_engine_on_the_same_card() -> Non
     assert times["A100-SXM4-40GB"] == pytest.approx(33e-3, rel=0.25)
     engine = reckon.predict_infer("llama1-7b", "H100-SXM5-80GB", {**ASKED, "framework": "vllm"})
     assert engine.tpot.value < times["H100-SXM5-80GB"] / 3.0
+
+
+def test_few_bits_are_unpacked_around_every_matrix() -> None:
+    """Three matrices of queries, keys and values, two of a gated layer; in four bits a row by
+    itself is multiplied as it is."""
+    apart = plan(modules="apart", weights="int8_wo")
+    four = replace(apart, weights="int4_wo")
+    plain = replace(apart, weights="bf16")
+
+    def more(name: str, rows: float, own: ServingPlan) -> float:
+        one = gemm(name, "fwd", "forward", "layer", "bf16", m=rows, n=64.0, k=64.0)
+        return float(launches(one, own)) - float(launches(one, plain))
+
+    for name, matrices in (("attention.qkv", 3), ("attention.out", 1), ("mlp.up.wide", 2)):
+        assert more(name, 1.0, apart) == pytest.approx(SMALL * 28.0 * matrices)
+        assert more(name, 16.0, four) == pytest.approx(SMALL * 6.0 * matrices)
+        assert more(name, 1.0, four) == pytest.approx(SMALL * ALONE * matrices)
+    assert more("head", 16.0, apart) == 0.0
+    assert more("mlp.up", 16.0, replace(apart, modules="joined")) <= 0.0

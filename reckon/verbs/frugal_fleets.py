@@ -2,8 +2,7 @@
 within the promise.
 
 A lower limit slows passes over prompts and passes that decode, each as far as processors bound it:
-an engine carries less within the promise, and a fleet may need more of them. Engines whose prompts
-are read apart are powered one by one.
+an engine carries less within the promise, and a fleet may need more of them.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def powered_engines(
     the accelerators takes.
     """
     groups: dict[Any, list[EngineOffer]] = {}
-    for number, engine in enumerate(engines):
-        alike = (number,) if engine.apart else (id(engine.cluster), kind(engine.plan))
+    for engine in engines:
+        alike = (id(engine.cluster), engine.apart, kind(engine.plan))
         groups.setdefault(alike, []).append(engine)
     found: list[EngineOffer] = []
     refused: dict[float, InputError] = {}
@@ -61,10 +60,7 @@ def powered_engines(
         plans = stack([engine.plan for engine in own])
         for limit in limits:
             try:
-                if own[0].apart:
-                    found += _apart_under(model, own[0], promise, calibration, limit)
-                else:
-                    found += _under(model, own, plans, promise, calibration, limit)
+                found += _under(model, own, plans, promise, calibration, limit)
             except InputError as error:
                 if limit is None:
                     raise
@@ -86,36 +82,20 @@ def _under(
     limit: float | None,
 ) -> list[EngineOffer]:
     """Engines of one cluster and kind under one limit."""
-    cluster = engines[0].cluster
-    told = capacity(model, cluster, plans, calibration, promise, Conditions(limit=limit))
+    cluster, conditions, apart = engines[0].cluster, Conditions(limit=limit), engines[0].apart
+    carried = apart_capacity if apart else capacity
+    told = carried(model, cluster, plans, calibration, promise, conditions)
     best, kept = told.best(promise), told.kept(promise).any(axis=1)
     drawn = told.drawn
     if drawn is None:
         return []
+    if apart and limit is None:  # what they carry is known
+        return [replace(one, drawn=drawn.take(row)) for row, one in enumerate(engines)]
     return [
         _offer(engine, told, row, int(best[row]), limit, drawn)
         for row, engine in enumerate(engines)
         if kept[row]
     ]
-
-
-def _apart_under(
-    model: Model,
-    engine: EngineOffer,
-    promise: Promise,
-    calibration: Calibration,
-    limit: float | None,
-) -> list[EngineOffer]:
-    """An engine whose prompts are read apart under a limit, if it keeps the promise."""
-    conditions = Conditions(limit=limit)
-    told = apart_capacity(model, engine.cluster, engine.plan, calibration, promise, conditions)
-    if told.drawn is None:
-        return []
-    if limit is None:  # what it carries is known
-        return [replace(engine, drawn=told.drawn.take(0))]
-    if not told.kept(promise).any():
-        return []
-    return [_offer(engine, told, 0, int(told.best(promise)[0]), limit, told.drawn)]
 
 
 def _offer(

@@ -179,7 +179,9 @@ def _either(first: Mask, one: ServingActivity, other: ServingActivity) -> Servin
         activity={n: of_each(n) for n in names},
         prompts=chosen(one.prompts, other.prompts),
         passes=chosen(one.passes, other.passes),
-        pieces={n: chosen(value, other.pieces.get(n, other.passes)) for n, value in one.pieces.items()},
+        pieces={
+            n: chosen(value, other.pieces.get(n, other.passes)) for n, value in one.pieces.items()
+        },
     )
 
 
@@ -338,7 +340,7 @@ class _Counted:
     time: Array
     count: Array
 
-    def filling(self, name: str, share: Numeric) -> tuple[Passing, Array]:
+    def filling(self, name: str, share: Array) -> tuple[Passing, Array]:
         """As a phase that takes so much of a second."""
         return replace(self.passing, phase=name, rate=self.passing.rate * self.count), share
 

@@ -339,9 +339,7 @@ def _own_passes(
     return np.asarray(after * _followed(work, own, each, prompt, extra) * extra)
 
 
-def _followed(
-    work: Work, own: EngineParameters, each: Array, prompt: Array, extra: Array
-) -> Array:
+def _followed(work: Work, own: EngineParameters, each: Array, prompt: Array, extra: Array) -> Array:
     """Passes over prompts for each that decodes, of `each` prompts that have passes of their own; a
     full one takes `prompt` for each of its own, one over a single prompt `extra` more [s].
 

@@ -144,9 +144,7 @@ class ReadPasses:
         plan = adapted(plan, cluster.accelerator)
         own = calibration.serving.of(plan.framework, plan.era)
         found, longer = self.whole, 1.0 if slower is None else np.interp(self.each, *slower)
-        device = DeviceTime(
-            found.compute * longer, found.communication, found.kernels, self.count
-        )
+        device = DeviceTime(found.compute * longer, found.communication, found.kernels, self.count)
         work = replace(pass_work(found, self.each, self.reader), prompts=device)
         shape = (len(self.sizes), len(self.lengths))
         return ReadTable(
@@ -185,8 +183,16 @@ def read_passes(
     reader = replace(worker(reads), input_len=each, batch=one * replicas, expert_load=load,
                      tiles=own.tiles * each / mean)  # fmt: skip
     found, count = prompt_pass(model, machines, reader, one, calibration)
-    of = (model, cluster, calibration)
-    return ReadPasses(of, reader, sizes, lengths, one, found, count, variation)
+    return ReadPasses(
+        of=(model, cluster, calibration),
+        reader=reader,
+        sizes=sizes,
+        lengths=lengths,
+        each=one,
+        whole=found,
+        count=count,
+        variation=variation,
+    )
 
 
 def read_table(

@@ -1,5 +1,5 @@
-"""What clients that follow each other let an engine draw: against requests one by one, each of whose
-passes draws what its own kernels do, and laws of the passes that fill a second."""
+"""What clients that follow each other let an engine draw: against requests one by one, each of
+whose passes draws what its own kernels do, and laws of the passes that fill a second."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def closed(clients: int, prompt: int, answer: int, **fields: Any) -> InferencePr
     return predict_inference(found.model, found.cluster, found.plan, CALIBRATION)
 
 
-def one_by_one(
-    found: InferencePrediction, clients: int, given: Conditions
-) -> tuple[float, float]:
+def one_by_one(found: InferencePrediction, clients: int, given: Conditions) -> tuple[float, float]:
     """Mean power of a run without its ends [W], and the share of it in which prompts are read."""
     under, free = (serving_power(found, one) for one in (given, Conditions()))
     run = sent(Board(found, given, under, free), max(12 * clients, 100), None, clients)

@@ -380,8 +380,7 @@ def _following(found: InferencePrediction, own: Array) -> ServingActivity:
 
     What measured passes take beyond that, experts with scales by block spend on tiles that are
     mostly padding (`_tiled`), all others waiting for the host, which is also where clients are
-    answered in the loop of passes: then no kernel keeps the processors busy. Where requests wait
-    however many there are, the rest is idle.
+    answered in the loop of passes: then no kernel keeps the processors busy.
     """
     plan, work = found.plan, found.work
     predicted = np.maximum(found.latencies.requests_per_s, 1e-12)
@@ -391,15 +390,15 @@ def _following(found: InferencePrediction, own: Array) -> ServingActivity:
     gathered = np.minimum(each / some, np.maximum(in_pass(work), 1.0))
     kinds = _counted(found, read, by_itself, gathered)
     busy = sum((one.time * one.count for one in kinds.values()), np.zeros(()))
-    closed = np.isfinite(np.asarray(plan.batch, float)) & (found.arriving is None)
-    taken = np.minimum(np.asarray(work.running), 1.0) if found.arriving is None else 1.0
-    filled = np.where(closed, taken / np.maximum(busy, 1e-12), 1.0)
-    often = np.asarray(own / predicted)
-    filled = np.minimum(filled * often, taken / np.maximum(busy, 1e-12))
+    # At a measured rate of arrivals the rest is idle, and passes take what they do.
+    closed, often = found.arriving is None, np.asarray(own / predicted)
+    taken = np.minimum(np.asarray(work.running), 1.0) if closed else np.ones(plan.shape)
+    most = taken / np.maximum(busy, 1e-12)
+    filled = np.minimum((most if closed else 1.0) * often, most)
     lasts = {name: one.time * one.count * filled for name, one in kinds.items()}
     whole = sum(lasts.values(), np.zeros(()))
     kinds = {name: replace(one, count=one.count * often) for name, one in kinds.items()}
-    gap = np.where(closed, np.maximum(taken - whole, 0.0), 0.0)
+    gap = np.maximum(taken - whole, 0.0) if closed else np.zeros(plan.shape)
     timed = [kinds[n].filling(n, lasts[n]) for n in ("prefill", "prefill.beside")]
     decoding, time = kinds["decode"].filling("decode", lasts["decode"])
     timed.append(_with_gap(decoding, time, gap, _tiled(found)))

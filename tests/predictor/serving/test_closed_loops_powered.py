@@ -18,8 +18,10 @@ from predictor.serving import (
     serving_activity,
     serving_power,
 )
+from predictor.serving.pass_times import decode_time
 from predictor.serving.pass_works import decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
+from predictor.serving.prompts import beside, full_share
 from tests.predictor.serving.test_serving_power import CALIBRATION
 from tests.predictor.serving.timeline import Board, sent
 
@@ -81,6 +83,23 @@ def test_what_a_second_multiplies_is_that_of_its_requests(
     assert flop == pytest.approx(decoded + read, rel=0.03)
     assert sum(float(np.max(one)) for one in told.share.values()) == pytest.approx(1.0)
     assert float(np.max(told.activity["decode"].halted)) < 0.05
+
+
+@pytest.mark.parametrize("clients", [8, 64])
+def test_passes_over_prompts_take_their_time_beside_those_that_decode(clients: int) -> None:
+    """A pass with prompts takes what the first adds, and of every other its share of a full one;
+    1 - exp(-m) of the passes have any, of m prompts for each."""
+    found = closed(clients, 1000, 100)
+    told, work, own = serving_activity(found), found.work, found.parameters
+    steps, reads = float(told.passes), float(told.pieces["prefill"])
+    each = float(told.prompts) / steps
+    assert reads / steps == pytest.approx(1.0 - np.exp(-each))
+    step = float(decode_time(work, own))
+    more = float(told.prompts) / reads - 1.0
+    long = step + float(beside(work, own)) + more * own.mixing * float(full_share(work, own))
+    shares = [float(np.max(told.share[name])) for name in ("prefill.beside", "decode")]
+    assert shares[0] / shares[1] == pytest.approx(reads * long / ((steps - reads) * step))
+    assert sum(shares) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("clients", [1, 8, 64])

@@ -114,18 +114,12 @@ def test_ranks_talk_for_as_long_as_collectives_of_all_passes_take() -> None:
     assert 0.0 < share < rest
 
 
-def test_an_engine_that_waits_for_requests_is_idle() -> None:
-    """At a third of the rate of a full one; clients that follow each other leave no time."""
-    full = other(DENSE, batch=np.inf)
-    third = full.latencies.requests_per_s / 3.0
-    few = replace(full, latencies=replace(full.latencies, requests_per_s=third))
-    share = {name: float(np.max(one)) for name, one in serving_activity(few).share.items()}
-    told = serving_activity(few)
-    alone = float(told.passes) - float(told.pieces["prefill"])
-    assert share["decode"] == pytest.approx(alone * float(full.latencies.step), rel=1e-6)
-    assert share["idle"] == pytest.approx(1.0 - share["decode"] - share["prefill.beside"])
-    assert share["idle"] > 0.5
-    assert float(np.max(serving_activity(DENSE).share["idle"])) == pytest.approx(0.0, abs=1e-9)
+def test_an_engine_that_is_always_full_is_never_idle() -> None:
+    """Requests that wait leave no more time than clients that follow each other."""
+    for full in (DENSE, other(DENSE, batch=np.inf)):
+        told = serving_activity(full)
+        assert float(np.max(told.share["idle"])) == pytest.approx(0.0, abs=1e-9)
+        assert float(np.max(told.activity["decode"].halted)) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_replicas_that_read_padding_compute_it() -> None:

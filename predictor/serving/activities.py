@@ -375,8 +375,9 @@ def _for_each_pass(mean: InferencePrediction, rate: Array, by_itself: Array) -> 
 
 def _following(found: InferencePrediction, own: Array) -> ServingActivity:
     """Activity of an engine of so many requests a second, whose clients follow each other: its
-    passes fill the time at the predicted rate, and where there are fewer clients than replicas as
-    much of it as there are. Of how many prompts share a pass see `latency.passes_with_prompts`.
+    passes fill the time at the predicted rate, but for what stages of a pipeline wait for each
+    other, and where there are fewer clients than replicas as much of it as there are. How many
+    prompts share a pass is told by `latency.passes_with_prompts`.
 
     What measured passes take beyond that, experts with scales by block spend on tiles that are
     mostly padding (`_tiled`), all others waiting for the host, which is also where clients are
@@ -390,14 +391,18 @@ def _following(found: InferencePrediction, own: Array) -> ServingActivity:
     gathered = np.minimum(each / some, np.maximum(in_pass(work), 1.0))
     kinds = _counted(found, read, by_itself, gathered)
     busy = sum((one.time * one.count for one in kinds.values()), np.zeros(()))
-    # At a measured rate of arrivals the rest is idle, and passes take what they do.
     closed, often = found.arriving is None, np.asarray(own / predicted)
-    taken = np.minimum(np.asarray(work.running), 1.0) if closed else np.ones(plan.shape)
+    meeting = np.asarray(work.meeting)
+    taken = np.minimum(work.running * meeting, 1.0) if closed else np.ones(plan.shape)
     most = taken / np.maximum(busy, 1e-12)
-    filled = np.minimum((most if closed else 1.0) * often, most)
+    # Stages wait for each other; at a measured rate of arrivals the rest is idle.
+    alone = (in_flight(found) <= 1) & closed
+    filled = np.minimum(np.where(alone, most, np.minimum(most, 1.0)) * often, most)
     lasts = {name: one.time * one.count * filled for name, one in kinds.items()}
     whole = sum(lasts.values(), np.zeros(()))
-    kinds = {name: replace(one, count=one.count * often) for name, one in kinds.items()}
+    # Padding of several replicas may be computed in one pass.
+    many = often * np.where(meeting > 1, np.minimum(most, 1.0), 1.0)
+    kinds = {name: replace(one, count=one.count * many) for name, one in kinds.items()}
     gap = np.maximum(taken - whole, 0.0) if closed else np.zeros(plan.shape)
     timed = [kinds[n].filling(n, lasts[n]) for n in ("prefill", "prefill.beside")]
     decoding, time = kinds["decode"].filling("decode", lasts["decode"])

@@ -281,8 +281,9 @@ def power_setting(
     limit, clock, inlet = conditions.limit, conditions.clock, cooled.inlet
     for one in () if limit is None else np.ravel(limit).tolist():
         if not least < one <= most:
+            named = "prefill_power_limit" if limit is conditions.reading else "--power-limit"
             raise InputError(
-                f"--power-limit {one:g} W: {device.name} draws {least:.0f} W awake and takes "
+                f"{named} {one:g} W: {device.name} draws {least:.0f} W awake and takes "
                 f"limits up to {most:g} W"
             )
     top = float(np.max(np.asarray(constants.clock)))
@@ -301,7 +302,8 @@ def power_setting(
 
 
 def conditions_of(values: Mapping[str, Any]) -> Conditions:
-    """What a request states of power (`plans.POWER_FIELDS`, and clocks of stages).
+    """What a request states of power (`plans.POWER_FIELDS`, clocks of stages, and limits of what
+    reads prompts apart, where anything does).
 
     Raises InputError for a slack that nothing uses.
     """
@@ -310,6 +312,7 @@ def conditions_of(values: Mapping[str, Any]) -> Conditions:
     clock, law = values.get("clock"), power_laws()
     return Conditions(
         limit=values.get("power_limit"),
+        reading=values.get("prefill_power_limit") if values.get("prefill_workers") else None,
         clock=None if clock is None else clock * 1e6,
         inlet=values.get("inlet"),
         cooling=values.get("cooling"),

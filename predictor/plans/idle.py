@@ -74,6 +74,7 @@ TRAINING: Mapping[str, Need] = {
 SERVING: Mapping[str, Need] = {
     "prefill_tp": _READERS,
     "prefill_dp": _READERS,
+    "prefill_power_limit": _READERS,
     "kv_gbs": _READERS,
     "image_tiles": _other("images"),
     "cold_start_s": _SCALED,

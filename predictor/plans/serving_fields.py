@@ -126,6 +126,11 @@ _PARALLEL = (
         more="Of a mixture: each reads prompts of its own, and they share the experts.",
     ),
     PlanField(
+        "prefill_power_limit", POSITIVE, "Watts that an accelerator of such an engine may draw.",
+        ALL, unit="W", default="`power_limit`", held="",
+        more="`power_limit` is then that of the accelerators which decode.",
+    ),
+    PlanField(
         "prefill_system", ENTRY, "System whose accelerators read prompts apart.", ALL,
         default="the one that decodes", held="", flags=(PLAN,), metavar="NAME",
         planned="Where prompts may be read apart: NAME,...",

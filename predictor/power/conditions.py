@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from predictor.arrays import Numeric
 from predictor.power.site import Tariff
@@ -14,6 +14,7 @@ class Conditions:
     """Under what a run is powered; what is None is as the machine has it.
 
     limit     of one accelerator [W]; several at once as an array that broadcasts with the work
+    reading   of one that reads prompts apart; None: `limit`
     clock     that it does not exceed [Hz]
     inlet     of air or coolant [°C]
     cooling   'air', 'liquid' or 'immersion'
@@ -29,11 +30,18 @@ class Conditions:
     tariff: Tariff = field(default_factory=Tariff)
     paced: str | None = None
     slack: float = 0.0
+    reading: Numeric | None = None
+
+    @property
+    def of_readers(self) -> Conditions:
+        """Of accelerators that read prompts apart."""
+        return self if self.reading is None else replace(self, limit=self.reading)
 
     @property
     def slows(self) -> bool:
         """Whether anything is asked for that a prediction without it does not have."""
-        return any(one is not None for one in (self.limit, self.clock, self.inlet, self.cooling))
+        own = (self.limit, self.reading, self.clock, self.inlet, self.cooling)
+        return any(one is not None for one in own)
 
     @property
     def stated(self) -> str:
@@ -41,6 +49,7 @@ class Conditions:
         none."""
         values = {
             "power_limit": self.limit,
+            "prefill_power_limit": self.reading,
             "clock": self.clock,
             "inlet": self.inlet,
             "cooling": self.cooling,

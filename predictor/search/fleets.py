@@ -59,6 +59,7 @@ class EngineOffer:
     memory    of the fullest device [bytes]
     curve     loads beyond and below: (rate, ttft, tpot) arrays
     limit     of an accelerator's power [W]; None: its own
+    reading   of one that reads prompts apart; None: `limit`
     drawn     power of an accelerator at the loads of the curve, and how much longer passes take
               there; None where that was not asked for
     """
@@ -75,6 +76,7 @@ class EngineOffer:
     curve: tuple[Array, Array, Array]
     limit: float | None = None
     drawn: LoadPower | None = None
+    reading: float | None = None
 
     @property
     def apart(self) -> bool:

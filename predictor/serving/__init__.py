@@ -10,7 +10,7 @@ from predictor.serving.apart import (
 )
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
-from predictor.serving.apart_loads import apart_capacity
+from predictor.serving.apart_loads import apart_loads
 from predictor.serving.apart_power import PoweredApart
 from predictor.serving.around import Around
 from predictor.serving.capacities import (
@@ -73,7 +73,7 @@ __all__ = [
     "ServingActivity",
     "ServingRequest",
     "Work",
-    "apart_capacity",
+    "apart_loads",
     "arrivals",
     "capacity",
     "complete_serving",

@@ -70,9 +70,13 @@ class _Kind:
     activity: dict[str, Activity]
     pieces: dict[str, Array]
 
+    def _own(self, conditions: Conditions) -> Conditions:
+        """Those of its accelerators."""
+        return conditions.of_readers if self.phase == "prefill" else conditions
+
     def powered(self, conditions: Conditions) -> Powered:
         """What one of them draws."""
-        own = self.found
+        own, conditions = self.found, self._own(conditions)
         setting = power_setting(own.cluster, conditions, own.calibration.power)
         return powered(self.activity, self.pieces, *setting, conditions, rest="idle")
 
@@ -80,7 +84,8 @@ class _Kind:
         """How much longer the kernels of a pass as a request meets it take."""
         own, name = self.found, PASSES[self.phase]
         work = {**self.activity, **one_pass_each(own, (name,))}
-        told = stretches(work, {name: name}, own.cluster, own.calibration, conditions, "idle")
+        given = self._own(conditions)
+        told = stretches(work, {name: name}, own.cluster, own.calibration, given, "idle")
         return told[name]
 
 

@@ -7,19 +7,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.pass_times import Arriving, DeviceTime, Work, decode_time
 from predictor.serving.prediction import InferencePrediction, read_pass
-from predictor.serving.reading import Queue, ReadTable, read_table
+from predictor.serving.reading import Queue, ReadPasses, ReadTable, read_passes
 from predictor.serving.whole_passes import decode_pass
 from predictor.timing import Calibration
 
 ROUNDS = 6
 """Of the fixed point between how many requests decode at a time and how long they do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Met:
+    """What prompts meet: `reading`, `waiting` and `later` as of `Arriving`, and prompts of a
+    worker's pass."""
+
+    reading: Array
+    waiting: Array
+    later: Array
+    together: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,21 +53,18 @@ class ReadApart:
 
         one, held   of as many as run, without limits and under them
         """
-        workers, dp = (np.asarray(getattr(one.plan, n), float) for n in ("prefill_workers", "dp"))
+        return arriving_apart(one, held, rate, self.met(rate))
+
+    def met(self, rate: Array) -> Met:
+        """What prompts at a rate meet [1/s]."""
+        workers = float(self.table.plan.prefill_workers)
         free, under = (queue.at(rate, workers) for queue in (self.free, self.held))
         waiting = under.wait - free.wait
-        every = self.held_table.together(rate / workers, under.busy)
-        together = np.maximum(every / one.plan.prefill_dp, 1.0)  # of each replica that reads
-        work, alone = _decoding(one, held, rate / dp)
-        of = (one.model, one.cluster, one.plan, together, one.calibration)
-        reads, passes = read_pass(*of)
-        prompts = DeviceTime(reads.compute, reads.communication, reads.kernels, passes)
-        return Arriving(
-            work=replace(work, prompts=prompts, together=together),
-            alone=alone,
+        return Met(
             reading=under.busy,
             waiting=waiting,
             later=waiting + (under.read - free.read),
+            together=self.held_table.together(rate / workers, under.busy),
         )
 
     def first_tokens(self, rate: Array, workers: Array, share: float) -> Array:
@@ -64,27 +72,64 @@ class ReadApart:
         return np.asarray(self.held.at(rate, workers).quantile(share) + self.table.request)
 
 
+def arriving_apart(
+    one: InferencePrediction, held: InferencePrediction, rate: Array, met: Met
+) -> Arriving:
+    """What passes of plans have on average at rates of all replicas [1/s], where their prompts meet
+    so much.
+
+    one, held   of as many as run, without limits and under them
+    """
+    dp = np.asarray(one.plan.dp, float)
+    together = np.maximum(met.together / one.plan.prefill_dp, 1.0)  # of each replica that reads
+    work, alone = _decoding(one, held, rate / dp)
+    of = (one.model, one.cluster, one.plan, together, one.calibration)
+    reads, passes = read_pass(*of)
+    prompts = DeviceTime(reads.compute, reads.communication, reads.kernels, passes)
+    return Arriving(
+        work=replace(work, prompts=prompts, together=together),
+        alone=alone,
+        reading=met.reading,
+        waiting=met.waiting,
+        later=met.later,
+    )
+
+
+Lives = tuple[InferencePrediction, InferencePrediction]
+"""What is predicted of numbers of requests that run, (numbers,): without limits and under them."""
+
+
 def read_under(
     given: tuple[Model, Cluster, Calibration],
     plan: ServingPlan,
     variation: float,
-    lives: tuple[InferencePrediction, InferencePrediction] | None,
+    lives: Lives | None,
 ) -> ReadApart:
-    """Workers of a plan.
-
-    lives   of numbers of requests that run, without limits and under them; None: there are none
-    """
+    """Workers of a plan; lives None: there are no limits."""
     model, cluster, calibration = given
-    of = (model, cluster, plan, calibration, variation)
-    table = held = read_table(*of)
+    passes = read_passes(model, cluster, plan, calibration, variation)
+    if lives is None:
+        return beside(passes, plan)
+    free, under = (one.work.prompts.compute for one in lives)
+    return beside(passes, plan, (lives[0].work.together, np.asarray(under) / np.asarray(free)))
+
+
+def beside(
+    passes: ReadPasses, plan: ServingPlan, slower: tuple[Numeric, Array] | None = None
+) -> ReadApart:
+    """Workers beside the engine of a plan.
+
+    slower   prompts that a replica reads in a pass, (numbers,), and how many times as long limits
+             make its kernels; None: there are none
+    """
+    table = held = passes.table(plan)
     before = behind = table.queue()
-    if lives is not None:
-        free, under = (np.asarray(one.work.prompts.compute, float) for one in lives)
-        together = np.broadcast_to(lives[0].work.together, free.shape)
+    if slower is not None:
+        together = np.broadcast_to(slower[0], slower[1].shape)
         sizes, first = np.unique(together, return_index=True)
-        longer = (under / free)[first]
+        longer = slower[1][first]
         if np.any(longer != 1.0):
-            held = read_table(*of, slower=(sizes * float(plan.prefill_dp), longer))
+            held = passes.table(plan, (sizes * float(plan.prefill_dp), longer))
             behind = held.queue()
     return ReadApart(table, held, before, behind)
 

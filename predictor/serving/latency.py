@@ -275,8 +275,7 @@ def riding(
     alone = np.asarray(many * prompt) + _own_passes(work, own, many, prompt, after)
     first, share = beside(work, own), own.mixing * prompt
     each = np.asarray(many) / np.maximum(after, 1e-9)
-    ones = np.where(single_passes(work) > 1, each, _first_ones(work, own, each, first, share))
-    ones = np.minimum(after * ones, many)
+    ones = np.minimum(after * _first_ones(work, own, each, first, share), many)
     apart = np.asarray(work.apart) > 0
     delay = np.where(apart, alone, ones * first + np.maximum(many - ones, 0.0) * share)
     meets = np.asarray(work.meeting) > 1
@@ -284,6 +283,15 @@ def riding(
         longer = after * (meetings(work, own, each, prompt).interval - decode_time(work, own))
         delay = np.where(meets, longer, delay)
     return np.asarray(delay)
+
+
+def passes_with_prompts(work: Work, own: EngineParameters, each: Array) -> Array:
+    """How often any of `each` prompts are read for a pass that decodes: in it, or in one of their
+    own."""
+    prompt, first = full_share(work, own), beside(work, own)
+    extra = np.maximum(prompt_time(work, own, single=True) - prompt, 0.0)
+    ones = _first_ones(work, own, each, first, own.mixing * prompt)
+    return np.where(np.asarray(work.apart) > 0, _followed(work, own, each, prompt, extra), ones)
 
 
 def _first_ones(
@@ -296,15 +304,15 @@ def _first_ones(
 
     A client's next prompt comes where a pass has ended: 1 - exp(-m) of them have one. Those of a
     wave fill passes, one after the other. Prompts that arrive at random gather during passes that
-    others make longer (`with_prompts`).
+    others make longer (`with_prompts`). Those that take several passes share none.
     """
     ones = -np.expm1(-each)
     # Short ones hide one by one in passes that wait for launches.
     packed = np.where(first > share, each / np.maximum(in_pass(work), 1.0), np.inf)
     ones = np.where(_waves(work), np.minimum(ones, packed), ones)
-    random = at_random(work)
+    several, random = single_passes(work) > 1, at_random(work)
     if not np.any(random):
-        return np.asarray(ones)
+        return np.where(several, each, ones)
     step, found = decode_time(work, own), ones
     for _ in range(GATHERED):
         rate = each / (step + found * first + np.maximum(each - found, 0.0) * share)
@@ -312,7 +320,7 @@ def _first_ones(
         told = with_prompts(rate, step, step + first, share, more)
         told = np.clip(told, 1e-12, np.maximum(each, 1e-12))
         found = found + PART * (told - found)
-    return np.asarray(np.where(random, found, ones))
+    return np.where(several, each, np.where(random, found, ones))
 
 
 GATHERED, PART = 12, 0.35
@@ -325,17 +333,22 @@ def _own_passes(
     work: Work, own: EngineParameters, many: Numeric, prompt: Array, after: Numeric
 ) -> Array:
     """Time that passes over `many` prompts take beyond the prompts' share of full ones [s], in
-    `after` passes that decode, where prompts have passes of their own, which come first.
+    `after` passes that decode, where prompts have passes of their own, which come first."""
+    each = np.asarray(many) / np.maximum(after, 1e-9)
+    extra = np.maximum(prompt_time(work, own, single=True) - prompt, 0.0)
+    return np.asarray(after * _followed(work, own, each, prompt, extra) * extra)
+
+
+def _followed(work: Work, own: EngineParameters, each: Array, prompt: Array, extra: Array) -> Array:
+    """Passes over prompts for each that decodes, of `each` prompts that have passes of their own; a
+    full one takes `prompt` for each of its own, one over a single prompt `extra` more [s].
 
     A client's next prompt comes where a pass that decodes has ended: of m prompts for each of
     these, 1 - exp(-m) are followed by a pass over prompts. Prompts that arrive at random come
     during these, too, at r: a pass over prompts is followed by another unless none came, so that
     (1 - exp(-r s)) / c of them follow one that decodes in s, with c as `with_prompts` has it.
     """
-    step, each = decode_time(work, own), np.asarray(many) / np.maximum(after, 1e-9)
-    extra = np.maximum(prompt_time(work, own, single=True) - prompt, 0.0)
-    follow = -np.expm1(-each)
-    random = at_random(work)
+    step, follow, random = decode_time(work, own), -np.expm1(-each), at_random(work)
     if np.any(random):
         passes = follow
         for _ in range(GATHERED):
@@ -347,7 +360,7 @@ def _own_passes(
             told = np.clip(-np.expm1(-rate * step) / ending, 1e-12, np.maximum(each, 1e-12))
             passes = passes + PART * (told - passes)
         follow = np.where(random, passes, follow)
-    return np.asarray(after * follow * extra)
+    return np.asarray(follow)
 
 
 def _in_passes(work: Work, own: EngineParameters, prompt: Array, burst: Array) -> Array:

@@ -74,8 +74,7 @@ def _powered(found: InferencePrediction, conditions: Conditions) -> Powered:
         return powered_apart(found, conditions)
     constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
     work = serving_activity(found)
-    pieces = {"decode": np.maximum(work.passes, 1.0), **work.pieces}
-    return powered(work.activity, pieces, constants, chassis, conditions, rest=_rest(found))
+    return powered(work.activity, work.pieces, constants, chassis, conditions, rest=_rest(found))
 
 
 def _reads_apart(found: InferencePrediction) -> bool:

@@ -34,6 +34,7 @@ from predictor.serving.apart import (
     worker,
 )
 from predictor.serving.clients import VARIATION
+from predictor.serving.parts import Pass
 from predictor.serving.pass_times import DeviceTime, prompt_time
 from predictor.serving.passes import adapted
 from predictor.serving.tables import between, pass_work
@@ -115,6 +116,85 @@ class ReadTable:
         return np.asarray(np.interp(np.arange(1.0, self.most + 1.0), self.sizes, rows))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadPasses:
+    """Passes of workers over whole prompts, as kernels take them by themselves; arrays of (sizes x
+    lengths,).
+
+    of        model, machines of both kinds, and the calibration
+    reader    plan of a worker at every number and length
+    sizes, lengths   nodes, as of `ReadTable`
+    each      prompts that a replica reads
+    whole     passes, and `count` of them
+    variation  of the prompts' lengths
+    """
+
+    of: tuple[Model, Cluster, Calibration]
+    reader: ServingPlan
+    sizes: Array
+    lengths: Array
+    each: Array
+    whole: Pass
+    count: Array
+    variation: float
+
+    def table(self, plan: ServingPlan, slower: tuple[Array, Array] | None = None) -> ReadTable:
+        """Their times beside the engine of a plan; `slower` as of `read_table`."""
+        model, cluster, calibration = self.of
+        plan = adapted(plan, cluster.accelerator)
+        own = calibration.serving.of(plan.framework, plan.era)
+        found, longer = self.whole, 1.0 if slower is None else np.interp(self.each, *slower)
+        device = DeviceTime(found.compute * longer, found.communication, found.kernels, self.count)
+        work = replace(pass_work(found, self.each, self.reader), prompts=device)
+        shape = (len(self.sizes), len(self.lengths))
+        return ReadTable(
+            sizes=self.sizes.tolist(),
+            lengths=self.lengths.tolist(),
+            times=prompt_time(work, own).reshape(shape).tolist(),
+            sending=float(sending_time(model, plan, cluster)),
+            layers=sent_layers(model),
+            plan=plan,
+            request=float(work.launching * own.request),
+            variation=self.variation,
+        )
+
+
+def read_passes(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    variation: float = VARIATION,
+) -> ReadPasses:
+    """Passes of one plan's workers, over prompts within `variation` of its mean."""
+    own = adapted(plan, cluster.accelerator)
+    machines, reads = readers(own, cluster)
+    replicas = float(own.prefill_dp)
+    most = int(most_together(own, held_by_worker(model, cluster, own, calibration.run)) * replicas)
+    doubling = 2.0 ** np.arange(np.log2(most))
+    nodes = np.unique(np.append(np.concatenate([doubling, 1.5 * doubling[1:]]), most))
+    sizes = nodes[nodes <= most]
+    mean = float(own.input_len)
+    lengths = np.unique(mean * (1.0 + variation * np.linspace(-1.0, 1.0, LENGTHS)))
+    many, each = (axis.ravel() for axis in np.meshgrid(sizes, lengths, indexing="ij"))
+    # Fewer prompts than replicas leave some without, and the experts less to do.
+    one = np.ceil(many / replicas)
+    load = own.expert_load * np.minimum(many / (one * replicas), 1.0)
+    reader = replace(worker(reads), input_len=each, batch=one * replicas, expert_load=load,
+                     tiles=own.tiles * each / mean)  # fmt: skip
+    found, count = prompt_pass(model, machines, reader, one, calibration)
+    return ReadPasses(
+        of=(model, cluster, calibration),
+        reader=reader,
+        sizes=sizes,
+        lengths=lengths,
+        each=one,
+        whole=found,
+        count=count,
+        variation=variation,
+    )
+
+
 def read_table(
     model: Model,
     cluster: Cluster,
@@ -128,38 +208,7 @@ def read_table(
     slower   numbers of prompts that a replica reads in a pass, rising, and how many times as long
              its kernels take under limits of power; None: there are none
     """
-    plan = adapted(plan, cluster.accelerator)
-    own = calibration.serving.of(plan.framework, plan.era)
-    machines, reads = readers(plan, cluster)
-    replicas = float(plan.prefill_dp)
-    most = int(
-        most_together(plan, held_by_worker(model, cluster, plan, calibration.run)) * replicas
-    )
-    doubling = 2.0 ** np.arange(np.log2(most))
-    nodes = np.unique(np.append(np.concatenate([doubling, 1.5 * doubling[1:]]), most))
-    sizes = nodes[nodes <= most]
-    mean = float(plan.input_len)
-    lengths = np.unique(mean * (1.0 + variation * np.linspace(-1.0, 1.0, LENGTHS)))
-    many, each = (axis.ravel() for axis in np.meshgrid(sizes, lengths, indexing="ij"))
-    # Fewer prompts than replicas leave some without, and the experts less to do.
-    one = np.ceil(many / replicas)
-    load = plan.expert_load * np.minimum(many / (one * replicas), 1.0)
-    reader = replace(worker(reads), input_len=each, batch=one * replicas, expert_load=load,
-                     tiles=plan.tiles * each / mean)  # fmt: skip
-    found, passes = prompt_pass(model, machines, reader, one, calibration)
-    longer = 1.0 if slower is None else np.interp(one, *slower)
-    device = DeviceTime(found.compute * longer, found.communication, found.kernels, passes)
-    work = replace(pass_work(found, one, reader), prompts=device)
-    return ReadTable(
-        sizes=sizes.tolist(),
-        lengths=lengths.tolist(),
-        times=prompt_time(work, own).reshape(len(sizes), len(lengths)).tolist(),
-        sending=float(sending_time(model, plan, cluster)),
-        layers=sent_layers(model),
-        plan=plan,
-        request=float(work.launching * own.request),
-        variation=variation,
-    )
+    return read_passes(model, cluster, plan, calibration, variation).table(plan, slower)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

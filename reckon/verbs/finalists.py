@@ -78,6 +78,7 @@ class Trial:
             "engines": self.fleet.count,
             "gpus": self.fleet.gpus,
             "power_limit_w": self.fleet.engine.limit,
+            "prefill_power_limit_w": self.fleet.engine.reading,
             "requests": self.requests,
             "kept": not self.broken,
             "broken": self.broken or None,

@@ -2,23 +2,23 @@
 within the promise.
 
 A lower limit slows passes over prompts and passes that decode, each as far as processors bound it:
-an engine carries less within the promise, and a fleet may need more of them. Engines whose prompts
-are read apart are powered one by one.
+an engine carries less within the promise, and a fleet may need more of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, kind, stack
-from predictor.catalog import power_laws
+from predictor.arrays import Array, Numeric, kind, stack
+from predictor.catalog import power_constants, power_laws
 from predictor.errors import InputError
+from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import ServingPlan
 from predictor.power import KWH, Conditions, Tariff
 from predictor.records import dataclass
 from predictor.search import EngineOffer
@@ -26,7 +26,7 @@ from predictor.serving import (
     Capacity,
     LoadPower,
     Promise,
-    apart_capacity,
+    apart_loads,
     capacity,
     slower_engines,
 )
@@ -51,71 +51,69 @@ def powered_engines(
     the accelerators takes.
     """
     groups: dict[Any, list[EngineOffer]] = {}
-    for number, engine in enumerate(engines):
-        alike = (number,) if engine.apart else (id(engine.cluster), kind(engine.plan))
+    for engine in engines:
+        alike = (id(engine.cluster), engine.apart, kind(engine.plan))
         groups.setdefault(alike, []).append(engine)
     found: list[EngineOffer] = []
     refused: dict[float, InputError] = {}
     held: set[float] = set()
     for own in groups.values():
-        plans = stack([engine.plan for engine in own])
-        for limit in limits:
+        cluster, plans = own[0].cluster, stack([engine.plan for engine in own])
+        carried: Carried = partial(capacity, model, cluster, plans, calibration)
+        if own[0].apart:
+            carried = apart_loads(model, cluster, plans, calibration).capacity
+        for given in _conditions(limits, own[0].apart, cluster):
+            stated = (_watts(given.limit), _watts(given.reading))
+            named = [one for one in stated if one is not None and one in limits]
             try:
-                if own[0].apart:
-                    found += _apart_under(model, own[0], promise, calibration, limit)
-                else:
-                    found += _under(model, own, plans, promise, calibration, limit)
+                found += _under(own, carried(promise, given), promise, given)
             except InputError as error:
-                if limit is None:
+                if not given.slows:
                     raise
-                refused[limit] = error
+                refused.update(dict.fromkeys(named, error))
             else:
-                held.update(() if limit is None else (limit,))
+                held.update(named)
     for limit in refused:
         if limit not in held:
             raise refused[limit]
     return found
 
 
+Carried = Callable[[Promise, Conditions], Capacity]
+"""What engines carry and draw under conditions."""
+
+
+def _conditions(limits: Sequence[float | None], apart: bool, cluster: Cluster) -> list[Conditions]:
+    """Conditions of engines under each limit; where prompts are read apart, accelerators that read
+    and those that decode each under each."""
+    alike = [Conditions(limit=one) for one in limits]
+    if not apart:
+        return alike
+    board = float(np.mean(np.asarray(power_constants(cluster.readers.accelerator).limit)))
+    unlike = [
+        Conditions(limit=one, reading=board if other is None else other)
+        for one in limits
+        for other in limits
+        if one != other
+    ]
+    return [*alike, *unlike]
+
+
 def _under(
-    model: Model,
-    engines: list[EngineOffer],
-    plans: ServingPlan,
-    promise: Promise,
-    calibration: Calibration,
-    limit: float | None,
+    engines: list[EngineOffer], told: Capacity, promise: Promise, conditions: Conditions
 ) -> list[EngineOffer]:
-    """Engines of one cluster and kind under one limit."""
-    cluster = engines[0].cluster
-    told = capacity(model, cluster, plans, calibration, promise, Conditions(limit=limit))
+    """Engines of one cluster and kind under conditions, by what they carry then."""
     best, kept = told.best(promise), told.kept(promise).any(axis=1)
     drawn = told.drawn
     if drawn is None:
         return []
+    if engines[0].apart and not conditions.slows:  # what they carry is known
+        return [replace(one, drawn=drawn.take(row)) for row, one in enumerate(engines)]
     return [
-        _offer(engine, told, row, int(best[row]), limit, drawn)
+        _offer(engine, told, row, int(best[row]), conditions, drawn)
         for row, engine in enumerate(engines)
         if kept[row]
     ]
-
-
-def _apart_under(
-    model: Model,
-    engine: EngineOffer,
-    promise: Promise,
-    calibration: Calibration,
-    limit: float | None,
-) -> list[EngineOffer]:
-    """An engine whose prompts are read apart under a limit, if it keeps the promise."""
-    conditions = Conditions(limit=limit)
-    told = apart_capacity(model, engine.cluster, engine.plan, calibration, promise, conditions)
-    if told.drawn is None:
-        return []
-    if limit is None:  # what it carries is known
-        return [replace(engine, drawn=told.drawn.take(0))]
-    if not told.kept(promise).any():
-        return []
-    return [_offer(engine, told, 0, int(told.best(promise)[0]), limit, told.drawn)]
 
 
 def _offer(
@@ -123,10 +121,10 @@ def _offer(
     told: Capacity,
     row: int,
     best: int,
-    limit: float | None,
+    conditions: Conditions,
     drawn: LoadPower,
 ) -> EngineOffer:
-    """The engine of a row of capacities, at its best load under a limit."""
+    """The engine of a row of capacities, at its best load under limits."""
     return replace(
         engine,
         rate=float(told.rate[row, best]),
@@ -135,9 +133,14 @@ def _offer(
         running=float(told.running[row, best]),
         used=float(told.used[row, best]),
         curve=(told.rate[row], told.ttft[row], told.tpot[row]),
-        limit=limit,
+        limit=_watts(conditions.limit),
+        reading=_watts(conditions.reading),
         drawn=drawn.take(row),
     )
+
+
+def _watts(limit: Numeric | None) -> float | None:
+    return None if limit is None else float(limit)
 
 
 def watts_at(engine: EngineOffer, rates: Array) -> Array | None:
@@ -180,15 +183,17 @@ def spent(engine: EngineOffer, count: int, load: Load, price: float | None) -> S
 def _site(engine: EngineOffer, count: int, watts: Array) -> Array:
     """Power at the meter of all nodes of so many engines whose accelerators draw so much each on
     average [W]."""
-    conditions = Conditions(limit=engine.limit, tariff=Tariff(pue=power_laws()["pue"]))
+    tariff = Tariff(pue=power_laws()["pue"])
+    conditions = Conditions(limit=engine.limit, reading=engine.reading, tariff=tariff)
     cluster, apart = engine.cluster, 0
     if cluster.prefill is not None:
         decoding = float(engine.plan.tp * engine.plan.pp * engine.plan.dp)
         apart = round(engine.gpus - decoding) * count
     found: Array = np.zeros(np.shape(watts))
-    for machines, gpus in ((cluster, round(engine.gpus) * count - apart), (cluster.readers, apart)):
+    decoders = (cluster, round(engine.gpus) * count - apart, conditions)
+    for machines, gpus, given in (decoders, (cluster.readers, apart, conditions.of_readers)):
         if gpus:
-            found = found + Machines(machines, gpus, watts, conditions).site
+            found = found + Machines(machines, gpus, watts, given).site
     return found
 
 
@@ -226,7 +231,7 @@ def energy_front(engines: Sequence[EngineOffer], output_len: float) -> list[Poin
 def as_limited(engine: EngineOffer, rate: float, calibration: Calibration) -> Calibration:
     """The calibration with passes as much longer as the engine's limit makes them at a rate: by
     it requests are served one by one."""
-    if engine.limit is None or engine.drawn is None:
+    if engine.drawn is None or (engine.limit, engine.reading) == (None, None):
         return calibration
     loads = engine.drawn.rate
     prompts = float(np.interp(rate, loads, engine.drawn.prompts))

@@ -150,7 +150,7 @@ class InferenceSearch:
         and the named limits of power, fastest first; empty where power is not known."""
         engines = [fleet.engine for fleet in self.fleets]
         if self.objective not in SAVING:
-            # Those whose prompts are read apart would be powered one by one.
+            # Those whose prompts are read apart take longer to be powered.
             engines = [engine for engine in engines if not engine.apart][:SHOWN]
             try:
                 engines = powered_engines(
@@ -219,6 +219,7 @@ class InferenceSearch:
                     "tpot_s": one.tpot,
                     "energy_per_token_j": one.energy,
                     "power_limit_w": one.engine.limit,
+                    "prefill_power_limit_w": one.engine.reading,
                     "requests_per_s": one.rate,
                     "accelerator": one.engine.cluster.accelerator.name,
                     "plan": plan_mapping(one.engine),
@@ -250,6 +251,7 @@ class InferenceSearch:
             "cost_per_hour": fleet.cost,
             "cost_per_hour_following_load": fleet.cost_scaled,
             "power_limit_w": engine.limit,
+            "prefill_power_limit_w": engine.reading,
             "power": self._power(fleet),
         }
 

@@ -137,7 +137,7 @@ class PowerResult:
         decoders, readers = (self.at(one.mean) for one in (whole.decoders, whole.readers))
         return [
             Machines(self.cluster, self.gpus - apart, decoders, conditions),
-            Machines(reader, apart, readers, conditions),
+            Machines(reader, apart, readers, conditions.of_readers),
         ]
 
     @property
@@ -149,7 +149,13 @@ class PowerResult:
             return {}
         apart = round(self.at(whole.apart) * self.gpus)
         return {
-            "prefill": replace(self, under=whole.readers, gpus=apart, cluster=self.cluster.readers),
+            "prefill": replace(
+                self,
+                under=whole.readers,
+                gpus=apart,
+                cluster=self.cluster.readers,
+                conditions=self.conditions.of_readers,
+            ),
             "decode": replace(
                 self,
                 under=whole.decoders,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from predictor.search import engine_brief
+from predictor.search import EngineOffer, engine_brief
 from predictor.units import GIB
 from reckon.verbs.finalists import Fleet
 from reckon.verbs.offers import InferenceSearch
@@ -21,7 +21,7 @@ def _show_fleets(found: InferenceSearch, top: int) -> None:
     rows = []
     fleets = found.shown(top)
     powered = any(fleet.spent is not None for fleet in fleets)
-    held = any(fleet.engine.limit is not None for fleet in fleets)
+    held = any(limit_brief(fleet.engine) != OWN for fleet in fleets)
     for number, fleet in enumerate(fleets, start=1):
         engine = fleet.engine
         rows.append(
@@ -36,7 +36,7 @@ def _show_fleets(found: InferenceSearch, top: int) -> None:
                 four(engine.rate),
                 f"{engine.running:.0f}",
                 f"{engine.memory / GIB:.1f}",
-                *([_limit(engine.limit)] if held else []),
+                *([limit_brief(engine)] if held else []),
                 *(_spent(fleet, found.output_len) if powered else []),
                 *([f"{fleet.cost:,.2f}"] if fleet.cost is not None else []),
                 *([f"{fleet.hours:,.0f}"] if varying else []),
@@ -95,8 +95,14 @@ def show_inference(found: InferenceSearch, top: int) -> None:
     print(f"\n{_served(found)}")
 
 
-def _limit(watts: float | None) -> str:
-    return "own" if watts is None else f"{watts:g}"
+OWN = "own"
+"""Limit of power of accelerators as they are."""
+
+
+def limit_brief(engine: EngineOffer) -> str:
+    """Limits of power of an engine's accelerators in a few words [W]."""
+    own = OWN if engine.limit is None else f"{engine.limit:g}"
+    return own if engine.reading is None else f"{own}, prefill {engine.reading:g}"
 
 
 def _saving(found: InferenceSearch) -> str:
@@ -107,7 +113,7 @@ def _saving(found: InferenceSearch) -> str:
         [
             seconds(one.tpot),
             four(one.energy),
-            _limit(one.engine.limit),
+            limit_brief(one.engine),
             four(one.rate),
             one.engine.cluster.machines,
             engine_brief(one.engine.plan),

@@ -15,6 +15,7 @@ from predictor.variation import NONE
 from reckon.verbs.offers import InferenceSearch
 from reckon.verbs.plans import TrainingSearch
 from reckon.views import variation
+from reckon.views.fleets import limit_brief
 from reckon.views.page import marked
 from reckon.views.pictures import COLOURS, GREY, LOG, Chart, assumptions, table, write_page
 from reckon.views.terminal import TERM_NAMES, four, seconds
@@ -311,8 +312,8 @@ def _saving(found: InferenceSearch) -> Chart:
     """Time against energy per token: the front of the best engines under limits of power."""
     front = found.saving
     told = [
-        f"{engine_brief(one.engine.plan)} on {one.engine.cluster.accelerator.name}, "
-        + ("own limit" if one.engine.limit is None else f"{one.engine.limit:g} W")
+        f"{engine_brief(one.engine.plan)} on {one.engine.cluster.accelerator.name}, limit "
+        f"{limit_brief(one.engine)} W"
         for one in front
     ]
     data = [

@@ -205,12 +205,12 @@ def test_work_of_a_pass_by_hand() -> None:
     assert float(half.flop) == pytest.approx(0.5 * float(whole.flop))
 
 
-@pytest.mark.parametrize("more", [{}, {"tp": 4.0}, {"serving": 0.0}, {"batch": math.inf}])
+@pytest.mark.parametrize("more", [{}, {"tp": 4.0}])
 @pytest.mark.parametrize("measured", [None, 0.7])
-def test_a_second_of_serving_by_hand(more: dict, measured: float | None) -> None:
-    """Prompts by their time, up to 95 of a hundred; decoding the rest of a closed loop, else as
-    long as it takes; work and rates of both."""
-    found = predicted(**more)
+def test_a_second_of_static_batches_by_hand(more: dict, measured: float | None) -> None:
+    """Prompts by their time, up to 95 of a hundred; decoding as long as it takes; work and rates of
+    both."""
+    found = predicted(**more, serving=0.0)
     rate = None if measured is None else measured * float(found.output_tokens_per_s)
     requests = float(found.latencies.requests_per_s) * (measured or 1.0)
     act = serving_activity(found, rate)
@@ -220,8 +220,7 @@ def test_a_second_of_serving_by_hand(more: dict, measured: float | None) -> None
     assert (float(act.prompts), float(act.passes)) == pytest.approx((requests, passes))
     reading = min(requests * float(prompt_time(work, own) / work.together), 0.95)
     decoding = passes * float(found.latencies.step)
-    closed = "serving" not in more and "batch" not in more
-    rest = 1.0 - reading if closed else min(decoding, 1.0 - reading)
+    rest = min(decoding, 1.0 - reading)
     assert float(act.share["idle"]) == pytest.approx(1.0 - reading - rest, abs=1e-12)
     prompt, step = prompt_work(found), decode_work(found, sequences)
     for phase, whole, each, count, talk in (

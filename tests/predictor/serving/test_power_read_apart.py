@@ -11,6 +11,7 @@ import pytest
 
 import reckon
 from predictor import catalog
+from predictor.arrays import stack
 from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.power import Conditions
@@ -18,7 +19,7 @@ from predictor.search import search_engines
 from predictor.serving import (
     PoweredApart,
     Promise,
-    apart_capacity,
+    apart_loads,
     held_engines,
     limited,
     predict_inference,
@@ -157,10 +158,12 @@ def test_passes_of_requests_one_by_one_are_as_much_longer() -> None:
 @pytest.mark.parametrize(
     ("given", "system", "told"),
     [
-        ({"power_limit": 100}, "dgx-h100", "draws 139 W awake"),
+        ({"power_limit": 100}, "dgx-h100", "draws 1.. W awake"),
         ({"power_limit": 800}, "dgx-h100", "takes limits up to 700 W"),
         ({"power_limit": 500, "prefill_system": "dgx-a100"}, "dgx-h100", "up to 400 W"),
         ({"clock": 100}, "dgx-h100", "--clock 100 MHz"),
+        ({"prefill_power_limit": 90}, "dgx-h100", "prefill_power_limit 90 W"),
+        ({"prefill_power_limit": 500, "prefill_system": "dgx-a100"}, "dgx-h100", "up to 400 W"),
     ],
 )
 def test_what_cannot_be_of_either_kind_is_one_line(
@@ -219,7 +222,8 @@ def test_what_a_fleet_draws_at_each_load_is_the_prediction_at_that_rate(
         one for one in search_engines(model, [cluster], fields, promise, known, 15.0).engines
         if one.apart
     )  # fmt: skip
-    told = apart_capacity(model, cluster, engine.plan, known, promise, Conditions(limit=limit))
+    loads = apart_loads(model, cluster, stack([engine.plan]), known)
+    told = loads.capacity(promise, Conditions(limit=limit))
     assert told.drawn is not None
     workers = int(float(engine.plan.prefill_workers))
     assert workers == 1
@@ -233,6 +237,59 @@ def test_what_a_fleet_draws_at_each_load_is_the_prediction_at_that_rate(
         for values, known_ in ((told.ttft[0], engine.curve[1]), (told.tpot[0], engine.curve[2])):
             same = np.interp(told.rate[0, :best], engine.curve[0], known_)
             assert values[:best] == pytest.approx(same, rel=0.03)
+
+
+@pytest.mark.parametrize("conditions", [Conditions(), Conditions(limit=400.0, reading=250.0)])
+def test_loads_of_a_batch_are_those_of_its_plans_each_by_itself(conditions: Conditions) -> None:
+    model, cluster, known = catalog.model("llama3-8b"), catalog.system("dgx-h100"), load("default")
+    single = serve({**APART, "concurrency": 8}).batch.plan
+    plans = [
+        replace(single, batch=np.inf, tp=tp, prefill_workers=workers, prefill_tp=reads)
+        for tp, workers, reads in ((1.0, 1.0, 1.0), (2.0, 3.0, 1.0), (1.0, 2.0, 2.0))
+    ]
+    given = (Promise(2.0, 0.03), conditions)
+    told = apart_loads(model, cluster, stack(plans), known).capacity(*given)
+    for row, plan in enumerate(plans):
+        alone = apart_loads(model, cluster, stack([plan]), known).capacity(*given)
+        assert told.drawn is not None
+        assert alone.drawn is not None
+        for name in ("rate", "ttft", "tpot", "running", "used"):
+            mine, others = getattr(told, name)[row], getattr(alone, name)[0]
+            assert mine == pytest.approx(others, rel=1e-9), name
+        for name in ("rate", "power", "prompts", "passes"):
+            mine, others = getattr(told.drawn, name)[row], getattr(alone.drawn, name)[0]
+            assert mine == pytest.approx(others, rel=1e-9), name
+
+
+@pytest.mark.parametrize("given", [{"rate": 4.0}, {"concurrency": 8}])
+def test_each_kind_is_held_by_its_own_limit(given: dict[str, Any]) -> None:
+    """First tokens as under that of the workers, the others as under that of the rest."""
+    both = serve({**APART, **given, "prefill_power_limit": 450.0}, 250.0)
+    reads, decodes = (serve({**APART, **given}, limit) for limit in (450.0, 250.0))
+    assert both.tpot.value == pytest.approx(decodes.tpot.value, rel=0.01)
+    assert both.ttft.value == pytest.approx(reads.ttft.value, rel=0.01)
+    assert both.ttft.value < 0.9 * decodes.ttft.value
+    assert both.tpot.value > 1.05 * reads.tpot.value
+    assert 255.0 < float(kinds(both).readers.instant) <= 450.0
+    assert float(kinds(both).decoders.instant) <= 250.0
+
+
+def test_one_limit_of_both_kinds_is_twice_the_same() -> None:
+    one, two = (
+        serve({**APART, "rate": 4.0, **limits})
+        for limits in ({"power_limit": 300.0}, {"power_limit": 300.0, "prefill_power_limit": 300.0})
+    )
+    assert drawn(one).to_dict() == drawn(two).to_dict()
+    assert one.ttft.value == two.ttft.value
+
+
+def test_a_limit_of_what_nobody_has_changes_nothing() -> None:
+    plain, held = (
+        serve({**ONE, "rate": 4.0, **limits}) for limits in ({}, {"prefill_power_limit": 200.0})
+    )
+    assert drawn(plain).to_dict() == drawn(held).to_dict()
+    assert plain.e2e.value == held.e2e.value
+    assert held.request.idle == ("prefill_power_limit (needs prefill_workers)",)
 
 
 def test_a_grid_tells_what_both_kinds_of_plans_draw() -> None:

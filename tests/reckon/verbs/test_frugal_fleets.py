@@ -35,6 +35,7 @@ def watts(engine: EngineOffer, rate: float) -> float:
     """Of an accelerator of one engine by itself, under its limit, as it is predicted."""
     fields = {
         "input_len": 512, "output_len": 128, "rate": rate, "power_limit": engine.limit,
+        "prefill_power_limit": engine.reading,
         **{name: float(getattr(engine.plan, name)) for name in ("tp", *READING)},
     }  # fmt: skip
     known = {name: value for name, value in fields.items() if value}
@@ -60,6 +61,21 @@ def test_the_energy_is_that_of_the_prediction_at_the_engines_share(saving: Infer
         told = watts_at(engine, np.array([rate]))
         assert told is not None
         assert float(told[0]) == pytest.approx(watts(engine, rate), rel=0.015)
+
+
+def test_those_that_read_and_those_that_decode_are_tried_under_limits_of_their_own(
+    saving: InferenceSearch,
+) -> None:
+    """And those of two limits draw what is predicted of them."""
+    apart = [fleet for fleet in saving.fleets if fleet.engine.apart and fleet.spent]
+    unlike = [fleet for fleet in apart if fleet.engine.reading is not None]
+    pairs = {(fleet.engine.limit, fleet.engine.reading) for fleet in unlike}
+    assert len(pairs) > 2
+    assert pairs <= {(a, b) for a in (None, 350.0, 500.0) for b in (350.0, 500.0, 700.0)}
+    fleet = unlike[0]
+    assert fleet.spent is not None
+    assert fleet.spent.power == pytest.approx(watts(fleet.engine, 40 / fleet.count), rel=0.015)
+    assert saving.entry(fleet)["prefill_power_limit_w"] == fleet.engine.reading
 
 
 def test_a_load_that_comes_and_goes_takes_the_energy_of_its_hours(saving: InferenceSearch) -> None:

@@ -351,8 +351,8 @@ TRTLLM = Dialect(
     model=NAMED,
     entries=ENTRIES,
     # Of a stream's interval the first token knows nothing (pyexecutor: py_decoding_iter == 1).
-    ignored=(*CLIENT_IGNORED, "print_iter_log", "stream_interval", "attention_dp_config.batching_wait_iters",
-             "cuda_graph_config.",
+    ignored=(*CLIENT_IGNORED, "print_iter_log", "stream_interval",
+             "attention_dp_config.batching_wait_iters", "cuda_graph_config.",
              "speculative_config.", "enable_chunked_prefill"),
     render=_render,
     parse=_parse,

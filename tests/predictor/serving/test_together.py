@@ -131,7 +131,7 @@ def test_fewer_rounds_are_more_of_an_opening():
 @pytest.mark.parametrize("rounds", [1.0, 2.0, 3.0, 5.0])
 def test_a_few_rounds_are_what_requests_one_by_one_show(rounds):
     """A run of some requests of each client, their opening wave among them: within 11 %, where the
-    host's work before a first token takes a little more than a pass does (7 where a little less)."""
+    host's work before a first token takes a little more than a pass (7 where a little less)."""
     request = completed(framework="vllm", variation=0.0, rounds=rounds)
     plan = request.plan
     table = pass_table(

@@ -21,6 +21,9 @@ more."""
 LEAST = "at_least"
 """Key of the least that such a budget is."""
 
+PROMPTS = "prompts"
+"""Key of a budget of so many of the longest prompts."""
+
 CLIENTS_LESS = "clients_less"
 """Key of an engine's room for as many requests as there are clients, less so many."""
 
@@ -60,6 +63,12 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "concurrency_below": lambda most, row: _number("concurrency", row) < most,
     "tp_from": lambda least, row: _number("tp", row) >= least,
     "tp_below": lambda most, row: _number("tp", row) < most,
+    "dp_below": lambda most, row: _number("dp", row) < most,
+    "ep_below": lambda most, row: _number("ep", row) < most,
+    "dp_from": lambda least, row: _number("dp", row) >= least,
+    "ep_from": lambda least, row: _number("ep", row) >= least,
+    "input_from": lambda least, row: _number("input_len", row) >= least,
+    "output_from": lambda least, row: _number("output_len", row) >= least,
     "input_below": lambda most, row: _number("input_len", row) < most,
     "output_below": lambda most, row: _number("output_len", row) < most,
     "since": lambda month, row: str(row.get("published")) >= month,
@@ -96,7 +105,11 @@ def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict
 def _budget(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:
     """Tokens of a pass that a script derives from the clients and the longest prompts that it asks
     for."""
-    tokens = _number("concurrency", row) + _number("input_len", row) + float(rule[ONE_PROMPT])
+    longest = _number("input_len", row)
+    if PROMPTS in rule:
+        tokens = longest * float(rule[PROMPTS])
+    else:
+        tokens = _number("concurrency", row) + longest + float(rule[ONE_PROMPT])
     return round(max(tokens, float(rule.get(LEAST, 0.0)))) if tokens == tokens else tokens
 
 

@@ -221,6 +221,7 @@ class ServingPlan:
     serving: Numeric = 0.0
     max_batch: Numeric = 512.0
     graph_limit: Numeric = np.inf
+    prompt_graphs: Numeric = 0.0
     padded: Numeric = np.inf
     polling: Numeric = 1.0
     memory_fraction: Numeric = 0.9
@@ -387,6 +388,12 @@ class ServingPlan:
         if not np.any(np.isfinite(self.graph_limit)):
             return 1.0
         return np.asarray(np.asarray(sequences) <= self.graph_limit, float)
+
+    def in_pieces(self, tokens: Numeric) -> Numeric:
+        """1 where a pass with prompts over so many tokens runs in captured pieces, else 0."""
+        if self.execution != "graph" or not np.any(np.asarray(self.prompt_graphs) > 0):
+            return 0.0
+        return np.asarray(np.asarray(tokens) <= self.prompt_graphs, float)
 
     @property
     def new_tokens(self) -> Numeric:

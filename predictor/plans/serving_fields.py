@@ -392,6 +392,11 @@ _ENGINE = (
         unit="sequences", more="Larger ones are launched kernel by kernel.",
     ),
     PlanField(
+        "prompt_graphs", NATURAL, "Most tokens of a captured pass with prompts.", ("prefill",),
+        default=f"{ENGINE}, else none", unit="tokens",
+        more="In pieces, between which attention is launched; larger ones kernel by kernel.",
+    ),
+    PlanField(
         "padded", NATURAL, "Sequences beyond which captured passes are of powers of two.",
         ("decode",), default=f"{ENGINE}, else no limit", unit="sequences",
         more="Smaller ones are filled up.",

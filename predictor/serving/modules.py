@@ -1,4 +1,5 @@
-"""Launches of an operator where modules of PyTorch compose it of small ones."""
+"""Launches of an operator: where modules of PyTorch compose it of small ones, and in the eager code
+of engines."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.plans import ServingPlan
+from predictor.precision import ELEMENT_BYTES
 from predictor.work import Operator
 
 SMALL = 0.5
@@ -47,14 +49,15 @@ where 16 take 27). One row is multiplied as it is, by one kernel more (31 ms).""
 FOUR_BITS, ALONE = "int4_wo", 1.2
 
 
-def launches(operator: Operator, plan: ServingPlan) -> Numeric:
+def launches(operator: Operator, plan: ServingPlan, eager: bool = False) -> Numeric:
     """Launches of an operator, in those of a kernel with the module around it: 1 where an engine
-    has a kernel of its own; else each further one counts `SMALL`.
+    has a kernel of its own, or as many as its code makes for it if it is `eager`; else each
+    further one counts `SMALL`.
 
     A number, or an array of the plan's shape.
     """
     if plan.modules == "joined":
-        return 1.0
+        return _of_engine(operator, plan) if eager else 1.0
     if operator.op.startswith("attention"):
         count: Numeric = JOINED_SCORES if plan.fusion == "fused" else SCORES
     elif operator.op == "moe_gemm":
@@ -66,3 +69,42 @@ def launches(operator: Operator, plan: ServingPlan) -> Numeric:
             few = np.where(np.asarray(operator.m) > 1.0, few, ALONE)
         count = count + few * MATRICES.get(operator.name.removesuffix(".wide"), 0.0)
     return 1.0 + SMALL * (count - 1.0)
+
+
+NARROWING = 1.0
+"""Launches before a product whose activations are narrowed: the kernel that makes them and their
+scales (per_token_group_quant_8bit, scaled_fp4_quant)."""
+
+ROUTED, OF_HALVES, OF_ONE_CALL = 7.0, 5.0, 3.0
+"""Launches of routed experts in an engine's eager code: inputs narrowed, rows sorted by expert,
+product, activation, narrowed, product, sum of a token's experts; the same in 16 bits; and where one
+operator has all but the narrowing and the sum (FlashInfer's and TensorRT-LLM's)."""
+
+IN_ONE_CALL = {"trtllm": ("own", "tuned", "generated"), "vllm": ("own", "tuned", "generated"),
+               "sglang": ("generated",)}  # fmt: skip
+"""Kernels of narrow experts that one operator launches, by the library that they are of; Python
+launches the others one after the other (Triton's, DeepGEMM's over buffers, OpenAI's)."""
+
+ATTENDING, EXPANDING, LATENTS = 2.0, 4.0, 2.0
+"""Launches of attention with the write of the cache before it; of keys and values made of latents
+(the product, both parts of the keys put together, the values copied); of the norms of queries' and
+keys' latents."""
+
+
+def _of_engine(operator: Operator, plan: ServingPlan) -> float:
+    """Launches of an operator in the eager code of an engine, whose work list has one for it: 1, or
+    as many as the layers of SGLang 0.5.9 (srt/models/deepseek_v2.py, srt/layers/quantization/,
+    srt/layers/moe/fused_moe_triton/) make for it one after the other."""
+    if plan.library == "neutral" or plan.execution == "native":
+        return 1.0
+    narrow = ELEMENT_BYTES[operator.dtype] < ELEMENT_BYTES["bf16"]
+    if operator.op == "moe_gemm":
+        if plan.narrow and plan.narrow_experts in IN_ONE_CALL[plan.library]:
+            return OF_ONE_CALL
+        return ROUTED if narrow else OF_HALVES
+    if operator.name == "attention.latent_norm":
+        return LATENTS
+    if operator.op.startswith("attention"):
+        return ATTENDING
+    expanding = EXPANDING if operator.name == "attention.kv_up" else 1.0
+    return expanding + NARROWING if operator.op == "gemm" and narrow else expanding

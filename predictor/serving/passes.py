@@ -126,7 +126,8 @@ def _kernels(
     if plan.in_buffers:
         grouped = {**library, "moe_gemm": GROUPED}
         timing = whole_experts(operators, timing, lambda few: timed(few, grouped), base.plan)
-    found = _added(operators, timing, plan, base)
+    # Passes over prompts are eager but for what runs in pieces (`whole_passes`).
+    found = _added(operators, timing, plan, base, sustained or plan.execution != "graph")
 
     def spread(value: Array) -> Array:
         return np.asarray(value)[base.index] if plan.shape else np.asarray(value)
@@ -191,8 +192,13 @@ def _base(
     )
 
 
-def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _Base) -> Pass:
-    """The pass that timed operators make, of the distinct plans."""
+def _added(
+    operators: list[Operator], timing: Timing, plan: ServingPlan, base: _Base, eager: bool
+) -> Pass:
+    """The pass that timed operators make, of the distinct plans.
+
+    eager   whether the host launches its kernels one by one
+    """
     execute, accelerator = base.execute, base.accelerator
     zero = np.zeros(base.within if execute is None else base.within[1:])
     terms = dict.fromkeys(TERMS, zero)
@@ -206,7 +212,7 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
     times = beside_routed(operators, alone, base.plan, accelerator)
     for position, operator in enumerate(operators):
         each, launched = times[position], _launched(times[position], alone[position])
-        launched = launched * launches(operator, base.plan)
+        launched = launched * launches(operator, base.plan, eager)
         if execute is not None:
             each, launched = in_order(each * execute), launched[0]
             passes: Numeric = in_order(execute)

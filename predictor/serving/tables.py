@@ -265,7 +265,13 @@ def _lengths(plan: ServingPlan, longest: float) -> Array:
     found = np.round([*np.geomspace(16.0, most, ENTRIES), *close])
     if chunk < most:
         found = np.append(np.where(found > chunk, np.ceil(found / chunk) * chunk, found), chunk)
-    return np.unique(found)
+    return np.unique([*found, *_captured(plan, min(most, chunk))])
+
+
+def _captured(plan: ServingPlan, most: float) -> list[float]:
+    """Tokens up to which passes with prompts run in captured pieces, and one more."""
+    limit = float(plan.prompt_graphs)
+    return [one for one in (limit, limit + 1.0) if limit > 0.0 and one <= most]
 
 
 def _fresh(plan: ServingPlan) -> Array:
@@ -273,7 +279,8 @@ def _fresh(plan: ServingPlan) -> Array:
     most = max(float(plan.chunk), 2.0)
     # Most passes have one prompt, or two: kernels take steps that nodes far apart miss.
     usual = np.minimum(np.array([1.0, 2.0]) * float(plan.new_tokens), most)
-    return np.unique(np.round([*np.geomspace(1.0, most, ENTRIES), *usual]))
+    found = np.round([*np.geomspace(1.0, most, ENTRIES), *usual])
+    return np.unique([*found, *_captured(plan, most)])
 
 
 def pass_table(

@@ -114,9 +114,12 @@ def _in_parts(
     full = np.minimum(np.asarray(fresh, float), plan.chunk)
 
     def part(tokens: Numeric) -> Pass:
-        last = passing_tokens(model, plan, tokens, beside)
-        return body(model, cluster, plan, tokens + beside, rows, calibration, captured=0.0,
-                    sustained=True, last=last)  # fmt: skip
+        last, pieces = passing_tokens(model, plan, tokens, beside), plan.in_pieces(tokens + beside)
+        found = body(model, cluster, plan, tokens + beside, rows, calibration, captured=pieces,
+                     sustained=True, last=last)  # fmt: skip
+        # One after each layer's attention, and one before them all.
+        launched = np.where(np.asarray(pieces) > 0, model.layers + 1.0, found.kernels)
+        return replace(found, kernels=launched)
 
     found = part(fresh - (count - 1.0) * full)
     if not np.any(count > 1):

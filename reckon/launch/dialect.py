@@ -436,6 +436,7 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     "reductions": lambda plan, model: plan.tp > 1,
     "shared_experts": lambda plan, model: model.is_moe and model.shared_width > 0,
     "graph_limit": lambda plan, model: plan.execution == "graph",
+    "prompt_graphs": lambda plan, model: plan.execution == "graph",
     "padded": lambda plan, model: plan.execution == "graph",
     "cp_kind": lambda plan, model: plan.cp > 1,
     "sequence_parallel": lambda plan, model: plan.tp > 1,

@@ -143,6 +143,16 @@ def _guesses_means(flags: Flags, facts: Facts) -> Facts:
     return {"drafted": whole_number(STEPS, flags.get(STEPS, 0))}
 
 
+PIECES, WITHOUT = "--piecewise-cuda-graph-max-tokens", "--disable-piecewise-cuda-graph"
+
+
+def _pieces_means(flags: Flags, facts: Facts) -> Facts:
+    """Passes over prompts in captured pieces: none, or up to a size."""
+    if truth(WITHOUT, flags.get(WITHOUT, False)):
+        return {"prompt_graphs": 0}
+    return {"prompt_graphs": whole_number(PIECES, flags[PIECES])} if PIECES in flags else {}
+
+
 TORCHAO = "--torchao-config"
 NARROWED = (("int4wo", "int4_wo"), ("int8wo", "int8_wo"), ("int8dq", "sq"), ("fp8dq", "fp8"))
 """Beginnings of torchao's configurations that SGLang takes (srt/layers/torchao_utils.py)."""
@@ -177,6 +187,11 @@ ENTRIES: tuple[Entry, ...] = (
     ALLREDUCE,
     Number("--mem-fraction-static", "memory_fraction"),
     Largest("--cuda-graph-max-bs", "graph_limit", also=("--cuda-graph-bs",)),
+    Derived(
+        (PIECES, WITHOUT),
+        lambda facts: {WITHOUT: True} if facts.get("prompt_graphs") == 0 else {},
+        _pieces_means,
+    ),
     Number("--scheduler-recv-interval", "polling", absent=1),
     Cases(
         ("scheduling",),
@@ -274,6 +289,7 @@ SGLANG = Dialect(
     entries=ENTRIES,
     ignored=(
         *CLIENT_IGNORED,
+        "--stream-interval",  # the first token leaves at once: len(output_ids) % N == 1
         "--attention-backend",
         "--schedule-",
         "--disaggregation",

@@ -68,17 +68,30 @@ def _ranks_means(flags: Flags, facts: Facts) -> Facts:
     return {"tp": ranks, "dp": servers_mean(flags, facts)}
 
 
+TIMEOUT, LONGEST = "attention_dp_config.timeout_iters", 50
+"""Passes for which prompts wait until each replica has one, and how many unless told
+(tensorrt_llm/llmapi/llm_args.py, AttentionDpConfig; _torch/pyexecutor/py_executor.py,
+_balance_adp_requests: counted whether any wait or not, so that one waits for half of them)."""
+
+HELD = "batch_wait_timeout_iters"
+
+
 def _balance_says(facts: Facts) -> Flags:
     """Prompts of all replicas together; where they are not, what the server does unless told."""
-    replicated = ATTENTION in _ranks_says(facts)
-    return {BALANCE: True} if replicated and facts["replica_passes"] == "apart" else {}
+    every = facts.get("polling", 1)
+    if ATTENTION in _ranks_says(facts) and facts["replica_passes"] == "apart":
+        return {BALANCE: True, TIMEOUT: every}
+    return {HELD: every} if every != 1 else {}
 
 
 def _balance_means(flags: Flags, facts: Facts) -> Facts:
+    every = whole_number(HELD, flags.get(HELD, 1))
     if not truth(ATTENTION, flags.get(ATTENTION, False)):
-        return {}
-    balanced = truth(BALANCE, flags.get(BALANCE, False))
-    return {"replica_passes": "apart" if balanced else "waiting"}
+        return {"polling": max(every, 1)}
+    if not truth(BALANCE, flags.get(BALANCE, False)):
+        return {"replica_passes": "waiting", "polling": max(every, 1)}
+    every = max(every, whole_number(TIMEOUT, flags.get(TIMEOUT, LONGEST)))
+    return {"replica_passes": "apart", "polling": max(every, 1)}
 
 
 QUANTIZED = {
@@ -112,6 +125,23 @@ def _graphs_means(flags: Flags, facts: Facts) -> Facts:
     return {"execution": "eager" if GRAPHS in flags and flags[GRAPHS] is None else "graph"}
 
 
+PIECES = "torch_compile_config.enable_piecewise_cuda_graph"
+SIZES = "torch_compile_config.capture_num_tokens"
+
+
+def _pieces_says(facts: Facts) -> Flags:
+    limit = facts.get("prompt_graphs", 0)
+    return {PIECES: True, SIZES: [limit]} if limit else {}
+
+
+def _pieces_means(flags: Flags, facts: Facts) -> Facts:
+    """Passes over prompts in captured pieces, up to the largest size or as much as a pass takes."""
+    if not truth(PIECES, flags.get(PIECES, False)):
+        return {"prompt_graphs": 0}
+    sizes = flags.get(SIZES) or [facts.get("chunk", 8192)]
+    return {"prompt_graphs": max(whole_number(SIZES, size) for size in sizes)}
+
+
 REUSE = "kv_cache_config.enable_block_reuse"
 
 
@@ -128,7 +158,12 @@ def _reuse_means(flags: Flags, facts: Facts) -> Facts:
 
 ENTRIES: tuple[Entry, ...] = (
     Derived((TP, ATTENTION, SERVERS), _ranks_says, _ranks_means, fields=("tp", "dp")),
-    Derived((ATTENTION, BALANCE), _balance_says, _balance_means, fields=("replica_passes",)),
+    Derived(
+        (ATTENTION, BALANCE, TIMEOUT, HELD),
+        _balance_says,
+        _balance_means,
+        fields=("replica_passes", "polling"),
+    ),
     Number("--pp-size", "pp", absent=1),
     Derived(
         ("--ep-size",),
@@ -196,7 +231,7 @@ ENTRIES: tuple[Entry, ...] = (
         lambda facts: facts.get("execution") != "eager",
         ("execution",),
     ),
-    Number("batch_wait_timeout_iters", "polling", absent=1),
+    Derived((PIECES, SIZES), _pieces_says, _pieces_means, fields=("prompt_graphs",)),
     Cases(
         ("scheduling",),
         (
@@ -315,8 +350,9 @@ TRTLLM = Dialect(
     serving=True,
     model=NAMED,
     entries=ENTRIES,
-    ignored=(*CLIENT_IGNORED, "print_iter_log", "attention_dp_config.batching_wait_iters",
-             "attention_dp_config.timeout_iters", "cuda_graph_config.",
+    # Of a stream's interval the first token knows nothing (pyexecutor: py_decoding_iter == 1).
+    ignored=(*CLIENT_IGNORED, "print_iter_log", "stream_interval",
+             "attention_dp_config.batching_wait_iters", "cuda_graph_config.",
              "speculative_config.", "enable_chunked_prefill"),
     render=_render,
     parse=_parse,

@@ -109,7 +109,8 @@ def _compilation(flags: Flags) -> dict[str, Any]:
 
 
 def _graphs_means(flags: Flags, facts: Facts) -> Facts:
-    """Captured graphs, where compilation says which: none, or of passes up to a size."""
+    """Captured graphs, where compilation says which: none, of passes up to a size, or of those that
+    decode alone."""
     own = _compilation(flags)
     mode = str(own.get("cudagraph_mode", "")).upper()
     found: Facts = {}
@@ -118,7 +119,14 @@ def _graphs_means(flags: Flags, facts: Facts) -> Facts:
     sizes = own.get("cudagraph_capture_sizes") or [own.get("max_cudagraph_capture_size")]
     if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes):
         found["graph_limit"] = max(sizes)
-    return found
+    # Sizes are of all passes, those with prompts, too.
+    if limit := found.get("graph_limit", facts.get("graph_limit")):
+        found["prompt_graphs"] = limit
+    return found | ({"prompt_graphs": 0} if mode in DECODE_ONLY else {})
+
+
+DECODE_ONLY = ("FULL_DECODE_ONLY", "NONE", "0")
+"""Modes in which passes with prompts are launched kernel by kernel (docs/design/cuda_graphs.md)."""
 
 
 QUANTIZED: dict[str | None, tuple[str, ...]] = {
@@ -349,6 +357,7 @@ VLLM = Dialect(
     entries=ENTRIES,
     ignored=(
         *CLIENT_IGNORED,
+        "--stream-interval",  # the first token leaves at once (v1/engine/output_processor.py)
         "--swap-space",
         ROLES.flag,
     ),

@@ -161,6 +161,57 @@ def test_batches_wait_where_a_script_delays_them(changes, polling):
     assert script_settings({**row, **changes}, "tensorrt-llm", source).get("polling") == polling
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        # Prompts wait until each replica has one, or for sixty passes.
+        ({"dp": 8, "tp": 1}, {"polling": 60}),
+        ({"version": "1.2.0rc6.post3"}, {"drafted": 3, "polling": 1, "chunk": 64 + 1024 + 64}),
+        ({"version": "1.2.0rc6.post3", "dp": 8, "tp": 1}, {"drafted": 1, "polling": 60}),
+        ({"concurrency": 128.0}, {"prompt_graphs": 8192}),
+        ({"concurrency": 8.0, "input_len": 7372.5}, {"chunk": 8264}),
+    ],
+)
+def test_settings_of_tensorrt_llm_follow_layout_and_image(changes, said):
+    row = {"accelerator": "B200-SXM-180GB", "model": "deepseek-r1", "weights_precision": "fp8",
+           "tp": 8, "dp": 1, "input_len": 921.5, "output_len": 921.5, "concurrency": 64.0,
+           "published": "2026-02"}  # fmt: skip
+    own = {"framework_version": changes.get("version", "1.2.0rc6.post2"), **row, **changes}
+    found = script_settings(own, "tensorrt-llm", "aiconfigurator_silicon_inferencemax")
+    assert said.items() <= found.items()
+    assert ("drafted" in found) == ("drafted" in said)
+
+
+def test_runs_that_only_guess_are_told_by_their_layout():
+    """nvidia-master.yaml: SGLang on B200 without guesses to 64 clients of 1,024 tokens, of 8,192
+    to four; Qwen3.5 without guesses divides experts where it has four ranks."""
+    row = {"accelerator": "B200-SXM-180GB", "model": "deepseek-r1", "weights_precision": "fp8",
+           "tp": 8, "ep": 1, "input_len": 921.5, "concurrency": 64.0, "published": "2026-03",
+           "framework_version": "0.5.9"}  # fmt: skip
+
+    def drafted(**changes):
+        source = "aiconfigurator_silicon_inferencemax"
+        return script_settings({**row, **changes}, "sglang", source).get("drafted", 0)
+
+    assert (drafted(), drafted(concurrency=128.0), drafted(input_len=7372.5)) == (0, 2, 2)
+    assert drafted(input_len=7372.5, concurrency=4.0) == 0
+    qwen = {"model": "qwen3.5-397b-a17b", "tp": 4}
+    assert (drafted(**qwen), drafted(**qwen, ep=4), drafted(**{**qwen, "tp": 8})) == (3, 0, 0)
+
+
+def test_graphs_and_budgets_of_vllm_by_the_month_of_its_script():
+    row = {"accelerator": "B200-SXM-180GB", "model": "minimax-m2.5", "weights_precision": "fp8",
+           "tp": 4, "input_len": 921.5, "concurrency": 64.0}  # fmt: skip
+    source = "aiconfigurator_silicon_inferencemax"
+    before, after = (
+        script_settings({**row, "published": month}, "vllm", source)
+        for month in ("2026-03", "2026-04")
+    )
+    assert {"prompt_graphs", "chunk", "kv_precision"}.isdisjoint(before)
+    told = {"prompt_graphs": 2048, "graph_limit": 2048, "chunk": 2048, "kv_precision": "fp8"}
+    assert told.items() <= after.items()
+
+
 def test_dstack_read_whole_prompts_and_launched_one_by_one_on_amd_alone():
     rows = {name: {"accelerator": name} for name in ("H100-SXM5-80GB", "MI300X-192GB")}
     told = {

@@ -17,7 +17,13 @@ TRTLLM = "trtllm-serve Qwen/Qwen3-30B-A3B "
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--cuda-graph-sizes 1 2 4 8 16", {"graph_limit": 16}),
+        ("--cuda-graph-sizes 1 2 4 8 16", {"graph_limit": 16, "prompt_graphs": 16}),
+        ("--max-cudagraph-capture-size 2048", {"graph_limit": 2048, "prompt_graphs": 2048}),
+        (
+            "--max-cudagraph-capture-size 64 -cc.cudagraph_mode=FULL_DECODE_ONLY",
+            {"graph_limit": 64, "prompt_graphs": 0},
+        ),
+        ("--stream-interval 20", {}),
         ("--cudagraph-capture-sizes 1,2,4", {"graph_limit": 4}),
         ("--max-num-batched-tokens 8k --max-num-seqs 1K", {"chunk": 8000, "max_batch": 1024}),
         ("--num-speculative-tokens 5 --speculative-model a/b", {"drafted": 5}),
@@ -81,6 +87,9 @@ def test_offline_benchmarks_of_vllm_say_their_load(line: str, said: dict[str, ob
         ("meta-llama/Llama-3.1-8B", "--speculative-num-steps 2", {"drafted": 2}),
         ("Qwen/Qwen3-32B", "--kv-cache-dtype fp4_e2m1", {"kv_precision": "nvfp4"}),
         ("Qwen/Qwen3-32B", "--cuda-graph-bs 1 2 32", {"graph_limit": 32}),
+        ("Qwen/Qwen3-32B", "--piecewise-cuda-graph-max-tokens 4096", {"prompt_graphs": 4096}),
+        ("Qwen/Qwen3-32B", "--disable-piecewise-cuda-graph", {"prompt_graphs": 0}),
+        ("Qwen/Qwen3-32B", "--stream-interval 30", {}),
         ("Qwen/Qwen3-32B", "--torchao-config int4wo-128", {"precision": "int4_wo"}),
         ("Qwen/Qwen3-32B", "--torchao-config fp8dq-per_row", {"precision": "fp8"}),
         ("Qwen/Qwen3-32B", "--chunked-prefill-size -1", {"chunk": 2**20}),
@@ -194,3 +203,36 @@ def test_servers_behind_nginx_are_replicas() -> None:
     assert read_launch("trtllm", TRTLLM + "--tp_size 2").fields["dp"] == 1
     with pytest.raises(InputError, match="3 servers, each with all experts"):
         read_launch("trtllm", f"{pool}trtllm-serve deepseek-ai/DeepSeek-V3 --tp_size 8")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("enable_balance: true\n  timeout_iters: 60", {"replica_passes": "apart", "polling": 60}),
+        ("enable_balance: true", {"replica_passes": "apart", "polling": 50}),
+        ("timeout_iters: 60", {"replica_passes": "waiting", "polling": 1}),
+    ],
+)
+def test_prompts_wait_for_those_of_other_replicas(
+    tmp_path: Path, options: str, said: dict[str, object]
+) -> None:
+    """As many passes as the balance of attention's replicas waits for, 50 unless told."""
+    (tmp_path / "own.yaml").write_text(f"attention_dp_config:\n  {options}\n")
+    script = tmp_path / "run.sh"
+    line = TRTLLM + "--tp_size 4 --enable_attention_dp --config own.yaml\n"
+    script.write_text(line)
+    assert said.items() <= read_launch("trtllm", str(script)).fields.items()
+    script.write_text(line.replace("--enable_attention_dp ", ""))
+    assert read_launch("trtllm", str(script)).fields["polling"] == 1
+
+
+def test_pieces_of_tensorrt_llm(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "stream_interval: 10\ntorch_compile_config:\n  enable_piecewise_cuda_graph: true\n"
+        "  capture_num_tokens: [1, 256, 4096]\n"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(TRTLLM + "--config own.yaml\n")
+    found = read_launch("trtllm", str(script))
+    assert (found.fields["prompt_graphs"], found.unknown) == (4096, [])
+    assert read_launch("trtllm", TRTLLM + "--tp_size 4").fields["prompt_graphs"] == 0

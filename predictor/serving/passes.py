@@ -266,13 +266,15 @@ def _once(
     calibration: Calibration,
     make: Callable[[], Pass],
 ) -> Pass:
-    """A pass over quantities that are `told`, made once for the same plans on the same machine."""
+    """A pass over quantities that are `told`, made once for the same plans on the same machine. How
+    many workers read prompts beside an engine is nothing to its passes."""
     count = math.prod(plan.shape)
     if count > PLANS_KEPT or varying(cluster):
         return make()
     numbers = [None if one is None else np.asarray(one, float) for one in told]
     each = [None if one is None else (one.shape, one.tobytes()) for one in numbers]
-    key = (*what, model, cluster, identity(plan), *each)
+    own = identity(replace(plan, prefill_workers=0.0))
+    key = (*what, model, cluster, own, *each)
     size = sum(one.size for one in numbers if one is not None)
     return calibration.once(key, make, PLAN_NUMBERS * count + size)
 

@@ -298,7 +298,15 @@ def body(
 
     def make() -> Pass:
         return _body(
-            model, cluster, plan, tokens, rows, calibration, captured, sustained=sustained, last=last
+            model,
+            cluster,
+            plan,
+            tokens,
+            rows,
+            calibration,
+            captured,
+            sustained=sustained,
+            last=last,
         )
 
     return _once(("body", sustained), model, cluster, plan, told, calibration, make)

@@ -7,6 +7,7 @@ the optimizer streams memory. All of it is of the slowest stage, on which the br
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -133,9 +134,37 @@ def step_power(found: TrainingPrediction, conditions: Conditions) -> Powered:
 
     Raises InputError where the accelerator's power is not known, or the conditions cannot be.
     """
+    return _drawn(found, step_activity(found), conditions)
+
+
+def _drawn(found: TrainingPrediction, work: StepActivity, conditions: Conditions) -> Powered:
+    """`step_power` of a step that does such work."""
     constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
-    work = step_activity(found)
     return powered(work.activity, work.pieces, constants, chassis, conditions)
+
+
+def under_limits(
+    found: TrainingPrediction, limits: Sequence[float | None]
+) -> list[tuple[Powered, TrainingPrediction]]:
+    """`step_power` and `limited` under each of several limits of power [W], or under the board's
+    own (None); what they share is found once.
+
+    Raises InputError as `step_power`.
+    """
+    work, each, usual = step_activity(found), [], None
+    for limit in limits:
+        conditions = Conditions(limit=limit)
+        under = _drawn(found, work, conditions)
+        if conditions.slows and usual is None:
+            usual = _usual(found, under)
+        each.append((under, found if not conditions.slows else _longer(found, under, usual or {})))
+    return each
+
+
+def _usual(found: TrainingPrediction, under: Powered) -> dict[str, Array]:
+    """Time of each phase over that by itself without conditions, of the work that was powered."""
+    setting = power_setting(found.cluster, Conditions(), found.calibration.power)
+    return unlimited(under.work, *setting)
 
 
 def limited(
@@ -145,10 +174,16 @@ def limited(
 
     under   what `step_power` finds of it
     """
-    if not conditions.slows:
-        return found
-    setting = power_setting(found.cluster, Conditions(), found.calibration.power)
-    usual = unlimited(under.work, *setting)
+    return _longer(found, under, _usual(found, under)) if conditions.slows else found
+
+
+def _longer(
+    found: TrainingPrediction, under: Powered, usual: Mapping[str, Array]
+) -> TrainingPrediction:
+    """The prediction whose phases take as long as under conditions.
+
+    usual   as of `_usual`
+    """
     slower = {name: under.longer[name] / usual[name] for name in under.longer}
     owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
     owner |= dict.fromkeys((*NEAR, *FAR), "communication")

@@ -233,7 +233,9 @@ class TrainingSearch:
 
     def to_dict(self, top: int = 20) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
-        found = self.result
+        found, best, front = self.result, min(top, len(self.result)), self.front()
+        shown = sorted({*range(best), *front})
+        entries = dict(zip(shown, self.entries(shown), strict=True))
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "training-search",
@@ -250,10 +252,10 @@ class TrainingSearch:
             "assumed": [
                 {"field": a.field, "value": plain(a.value), "rule": a.rule} for a in found.assumed
             ],
-            "plans": self.entries(list(range(min(top, len(found))))),
+            "plans": [entries[at] for at in range(best)],
             "breakdown_s": dict(self.winner.breakdown),
             "ties": [at + 1 for at, _ in self.ties],
-            "frontier": self.entries(self.front()),
+            "frontier": [entries[at] for at in front],
             "energy_frontier": [
                 {**one.to_dict(), "plan": found.mapping(one.position)} for one in self.saving
             ],

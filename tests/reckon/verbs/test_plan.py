@@ -204,7 +204,8 @@ def test_prompts_are_read_apart_where_that_takes_fewer_and_the_reason_is_told(
 def test_fleets_follow_the_hours_of_a_table(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "load.csv"
     table.write_text("hour,requests_per_s\n0,1\n1,60\n2,20\n")
-    status, out, _ = cli(*INFER, "--load", str(table), "--headroom", "0.2", "--json", "-", "--top", 8,
+    status, out, _ = cli(*INFER, "--load", str(table), "--headroom", "0.2", "--json", "-",
+                         "--top", "8",
                          "--price-per-gpu-hour", "dgx-h100=2.5,dgx-a100=1.2")  # fmt: skip
     found = json.loads(out)
     assert status == 0

@@ -252,9 +252,9 @@ def _intensity(operator: Operator, accelerator: Accelerator) -> float:
     return float(np.mean(compute / (np.asarray(operator.bytes) / accelerator.bandwidth)))
 
 
-PLANS_KEPT, PLAN_NUMBERS = 2048, 100
-"""Plans of a batch whose passes are kept for when the same are asked for again, as searches, limits
-of power and rates do; and numbers, about, in each plan and its pass."""
+PLAN_NUMBERS, NUMBERS_KEPT = 100, 200_000
+"""Numbers, about, in a plan and its pass; and in those of a batch whose passes are kept for when
+the same are asked for again, as searches, limits of power and rates do."""
 
 
 def _once(
@@ -268,15 +268,13 @@ def _once(
 ) -> Pass:
     """A pass over quantities that are `told`, made once for the same plans on the same machine. How
     many workers read prompts beside an engine is nothing to its passes."""
-    count = math.prod(plan.shape)
-    if count > PLANS_KEPT or varying(cluster):
+    own = PLAN_NUMBERS * math.prod(plan.shape) + sum(np.size(one) for one in told)
+    if own > NUMBERS_KEPT or varying(cluster):
         return make()
     numbers = [None if one is None else np.asarray(one, float) for one in told]
     each = [None if one is None else (one.shape, one.tobytes()) for one in numbers]
-    own = identity(replace(plan, prefill_workers=0.0))
-    key = (*what, model, cluster, own, *each)
-    size = sum(one.size for one in numbers if one is not None)
-    return calibration.once(key, make, PLAN_NUMBERS * count + size)
+    alone = identity(replace(plan, prefill_workers=0.0))
+    return calibration.once((*what, model, cluster, alone, *each), make, own)
 
 
 def body(

@@ -39,9 +39,11 @@ class Kept:
         found: T = table.get(key, self)
         if found is self:
             found = make()
-            if self.held + numbers > KEPT_NUMBERS or len(table) >= KEPT:
+            if numbers and self.held + numbers > KEPT_NUMBERS:
                 table.clear()
-                self.held = 0 if numbers else self.held
+                self.held = 0
+            elif not numbers and len(table) >= KEPT:
+                table.clear()
             self.held += numbers
             table[key] = found
         return found

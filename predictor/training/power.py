@@ -143,22 +143,27 @@ def _drawn(found: TrainingPrediction, work: StepActivity, conditions: Conditions
     return powered(work.activity, work.pieces, constants, chassis, conditions)
 
 
-def under_limits(
-    found: TrainingPrediction, limits: Sequence[float | None]
-) -> list[tuple[Powered, TrainingPrediction]]:
-    """`step_power` and `limited` under each of several limits of power [W], or under the board's
-    own (None); what they share is found once.
+def under_limits(found: TrainingPrediction, limits: Sequence[float | None]) -> tuple[Array, Array]:
+    """Time of a step [s] and mean power of an accelerator [W], (limits, plans), of a batch of plans
+    under each of several limits of power [W], or under the board's own (None): as `step_power` and
+    `limited` have them of one.
 
     Raises InputError as `step_power`.
     """
-    work, each, usual = step_activity(found), [], None
-    for limit in limits:
-        conditions = Conditions(limit=limit)
-        under = _drawn(found, work, conditions)
-        if conditions.slows and usual is None:
-            usual = _usual(found, under)
-        each.append((under, found if not conditions.slows else _longer(found, under, usual or {})))
-    return each
+    work, shape = step_activity(found), (len(limits), *found.step_time.shape)
+    times, watts = np.broadcast_to(found.step_time, shape).copy(), np.empty(shape)
+    free = [at for at, limit in enumerate(limits) if limit is None]
+    held = [at for at, limit in enumerate(limits) if limit is not None]
+    if free:
+        watts[free] = _drawn(found, work, Conditions()).mean
+    if held:
+        stated = np.array([limits[at] for at in held], float)
+        under = _drawn(found, work, Conditions(limit=stated.reshape(-1, *(1,) * (len(shape) - 1))))
+        times[held] = sum(
+            _under(found, _slower(under, _usual(found, under))).values(), np.zeros(())
+        )
+        watts[held] = under.mean
+    return times, watts
 
 
 def _usual(found: TrainingPrediction, under: Powered) -> dict[str, Array]:
@@ -174,23 +179,40 @@ def limited(
 
     under   what `step_power` finds of it
     """
-    return _longer(found, under, _usual(found, under)) if conditions.slows else found
+    if not conditions.slows:
+        return found
+    slower = _slower(under, _usual(found, under))
+    breakdown, work = _under(found, slower), _computing(found, slower)
+    step = np.asarray(sum(breakdown.values(), np.zeros(())))
+    passes = replace(
+        found.passes,
+        forward=found.passes.forward * work,
+        backward=found.passes.backward * work,
+        weights=found.passes.weights * work,
+    )
+    return replace(
+        found.lasting(step, breakdown), passes=passes, layer_time=found.layer_time * work
+    )
 
 
-def _longer(
-    found: TrainingPrediction, under: Powered, usual: Mapping[str, Array]
-) -> TrainingPrediction:
-    """The prediction whose phases take as long as under conditions.
+def _slower(under: Powered, usual: Mapping[str, Array]) -> dict[str, Array]:
+    """How much longer phases take under conditions than without them (`_usual`)."""
+    return {name: under.longer[name] / usual[name] for name in under.longer}
 
-    usual   as of `_usual`
-    """
-    slower = {name: under.longer[name] / usual[name] for name in under.longer}
-    owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
-    owner |= dict.fromkeys((*NEAR, *FAR), "communication")
+
+def _computing(found: TrainingPrediction, slower: Mapping[str, Array]) -> Array:
+    """How much longer all computation takes together."""
     terms = found.breakdown
     compute = sum((terms[name] * slower[name] for name in COMPUTED), np.zeros(()))
     before = sum((terms[name] for name in COMPUTED), np.zeros(()))
-    work = compute / np.maximum(before, 1e-15)
+    return np.asarray(compute / np.maximum(before, 1e-15))
+
+
+def _under(found: TrainingPrediction, slower: Mapping[str, Array]) -> dict[str, Array]:
+    """Terms of a step whose phases take so much longer [s]."""
+    owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
+    owner |= dict.fromkeys((*NEAR, *FAR), "communication")
+    terms, work = found.breakdown, _computing(found, slower)
     breakdown = {
         name: value * (work if name == "bubble" else slower.get(owner.get(name, ""), 1.0))
         for name, value in terms.items()
@@ -204,13 +226,4 @@ def _longer(
         np.zeros(()),
     )
     breakdown["framework"] = terms["framework"] * after / np.maximum(neutral, 1e-15)
-    step = np.asarray(sum(breakdown.values(), np.zeros(())))
-    passes = replace(
-        found.passes,
-        forward=found.passes.forward * work,
-        backward=found.passes.backward * work,
-        weights=found.passes.weights * work,
-    )
-    return replace(
-        found.lasting(step, breakdown), passes=passes, layer_time=found.layer_time * work
-    )
+    return breakdown

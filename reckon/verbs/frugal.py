@@ -166,9 +166,7 @@ def powered_plans(found: SearchResult, positions: Index, limits: Sequence[float 
         own = np.flatnonzero(found.block[positions] == block)
         plan = found.blocks[block].plan(found.row[positions[own]])
         batch = predict(found.model, found.cluster, plan, found.calibration)
-        for row, (under, held) in enumerate(under_limits(batch, limits)):
-            times[row, own] = held.step_time
-            powers[row, own] = under.mean
+        times[:, own], powers[:, own] = under_limits(batch, limits)
     samples = np.asarray(found.column("global_batch", positions.tolist()), float)
     energies = found.gpus[positions] * powers * times / samples
     return Powered(positions, tuple(limits), times, powers, energies)

@@ -268,7 +268,7 @@ def _once(
 ) -> Pass:
     """A pass over quantities that are `told`, made once for the same plans on the same machine. How
     many workers read prompts beside an engine is nothing to its passes."""
-    own = PLAN_NUMBERS * math.prod(plan.shape) + sum(np.size(one) for one in told)
+    own = PLAN_NUMBERS * math.prod(plan.shape) + sum(np.asarray(one).size for one in told)
     if own > NUMBERS_KEPT or varying(cluster):
         return make()
     numbers = [None if one is None else np.asarray(one, float) for one in told]

@@ -283,8 +283,10 @@ def identity(batch: object) -> Hashable:
 
 
 def _exactly(value: Any) -> Hashable:
-    if getattr(value, "ndim", 0):
-        return value.shape, value.tobytes()
+    if isinstance(value, np.ndarray):
+        if value.ndim:
+            return value.shape, value.tobytes()
+        value = value.item()
     return "nan" if value != value else value
 
 

@@ -7,13 +7,13 @@ what does not differ between plans of a batch is timed once (`_distinct`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, distinct_rows, flat, in_order, varying
+from predictor.arrays import Array, Numeric, distinct_rows, flat, identity, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, runnable, shown_beside
@@ -258,6 +258,31 @@ def _intensity(operator: Operator, accelerator: Accelerator) -> float:
     return float(np.mean(compute / (np.asarray(operator.bytes) / accelerator.bandwidth)))
 
 
+PLAN_NUMBERS, NUMBERS_KEPT = 100, 200_000
+"""Numbers, about, in a plan and its pass; and in those of a batch whose passes are kept for when
+the same are asked for again, as searches, limits of power and rates do."""
+
+
+def _once(
+    what: tuple[Hashable, ...],
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    told: Sequence[Numeric | None],
+    calibration: Calibration,
+    make: Callable[[], Pass],
+) -> Pass:
+    """A pass over quantities that are `told`, made once for the same plans on the same machine. How
+    many workers read prompts beside an engine is nothing to its passes."""
+    own = PLAN_NUMBERS * math.prod(plan.shape) + sum(np.asarray(one).size for one in told)
+    if own > NUMBERS_KEPT or varying(cluster):
+        return make()
+    numbers = [None if one is None else np.asarray(one, float) for one in told]
+    each = [None if one is None else (one.shape, one.tobytes()) for one in numbers]
+    alone = identity(replace(plan, prefill_workers=0.0))
+    return calibration.once((*what, model, cluster, alone, *each), make, own)
+
+
 def body(
     model: Model,
     cluster: Cluster,
@@ -273,6 +298,37 @@ def body(
     """A pass over `tokens` tokens of one replica that yields `rows` rows of logits, without the
     attention cores; floats or arrays of the plans' shape. `last` of them pass the decoder's layers,
     all unless stated."""
+    told = tokens, rows, captured, last
+
+    def make() -> Pass:
+        return _body(
+            model,
+            cluster,
+            plan,
+            tokens,
+            rows,
+            calibration,
+            captured,
+            sustained=sustained,
+            last=last,
+        )
+
+    return _once(("body", sustained), model, cluster, plan, told, calibration, make)
+
+
+def _body(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    tokens: Numeric,
+    rows: Numeric,
+    calibration: Calibration,
+    captured: Numeric,
+    *,
+    sustained: bool,
+    last: Numeric | None,
+) -> Pass:
+    """What `body` answers."""
     layers = layers_of(model, cluster, plan, tokens, calibration, sustained, last)
     ends = _kernels(
         build=lambda p, q: end_operators(model, p, q[0], q[1]),
@@ -366,16 +422,21 @@ def decode_cores(
     """
     shape = plan.shape
     many = np.broadcast_to(sequences, (len(contexts), *shape))
-    return _kernels(
-        build=lambda p, q: decode_attention(model, p, q[0], q[1]),
-        plan=plan,
-        own=[many, contexts],
-        shared=[plan.tp, in_order(weights)],
-        weights=weights,
-        accelerator=cluster.accelerator,
-        calibration=calibration,
-        sustained=False,
-    )
+
+    def make() -> Pass:
+        return _kernels(
+            build=lambda p, q: decode_attention(model, p, q[0], q[1]),
+            plan=plan,
+            own=[many, contexts],
+            shared=[plan.tp, in_order(weights)],
+            weights=weights,
+            accelerator=cluster.accelerator,
+            calibration=calibration,
+            sustained=False,
+        )
+
+    told = sequences, contexts, weights
+    return _once(("decode",), model, cluster, plan, told, calibration, make)
 
 
 def prefill_cores(
@@ -390,16 +451,21 @@ def prefill_cores(
     sustained: bool,
 ) -> Pass:
     """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones."""
-    return _kernels(
-        build=lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
-        plan=plan,
-        own=[sequences, query, past],
-        shared=[plan.tp],
-        weights=None,
-        accelerator=cluster.accelerator,
-        calibration=calibration,
-        sustained=sustained,
-    )
+    own = [sequences, query, past]
+
+    def make() -> Pass:
+        return _kernels(
+            build=lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
+            plan=plan,
+            own=own,
+            shared=[plan.tp],
+            weights=None,
+            accelerator=cluster.accelerator,
+            calibration=calibration,
+            sustained=sustained,
+        )
+
+    return _once(("prefill", sustained), model, cluster, plan, own, calibration, make)
 
 
 def steps(plan: ServingPlan, listed: int = STEPS_LISTED) -> tuple[Array, Array]:

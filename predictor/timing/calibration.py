@@ -285,10 +285,12 @@ class Calibration:
         kernels, links = len(self.kernels), len(self.links)
         return f"<Calibration {self.name}: {kernels} kernel models, {links} links>"
 
-    def once(self, key: tuple[Hashable, ...], make: Callable[[], T], whole: bool = False) -> T:
-        """What `make` answers, kept for when the key is met again; of large answers (`whole`) but
-        few."""
-        return self._kept.once(key, make, whole)
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], T], numbers: int = 0) -> T:
+        """What `make` answers, kept for when the key is met again.
+
+        numbers   in a large answer and its key, of which fewer are kept; 0 for a small one
+        """
+        return self._kept.once(key, make, numbers)
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its

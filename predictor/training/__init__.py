@@ -38,7 +38,13 @@ from predictor.training.own import (
     traits,
 )
 from predictor.training.pacing import Pipeline, delayed, pipeline_of, with_clocks
-from predictor.training.power import StepActivity, limited, step_activity, step_power
+from predictor.training.power import (
+    StepActivity,
+    limited,
+    step_activity,
+    step_power,
+    under_limits,
+)
 from predictor.training.prediction import (
     TrainingPrediction,
     predict,
@@ -158,6 +164,7 @@ __all__ = [
     "taxes",
     "told",
     "traits",
+    "under_limits",
     "units",
     "vary",
     "vary_meeting",

@@ -46,6 +46,10 @@ INSIDE = ("tp", "cp", "ep", "etp", "tables")
 """Groups whose ranks talk inside a layer."""
 
 
+LAYERS = 12_000
+"""Numbers, about, in the layers of a single plan."""
+
+
 def weight_share(operator: Operator) -> float:
     """Share of a kernel's time that goes into gradients of weights."""
     return 1.0 if operator.variant in ("wgrad", "bias_grad") else 0.0
@@ -120,7 +124,7 @@ def layers_of(
     if not plan.shape and not varying(cluster):
         of = model, cluster, *_told_apart(plan)
         on = model, cluster, plan, calibration
-        return calibration.once(of, lambda: layer_parts(*on), whole=True), np.zeros((), np.intp)
+        return calibration.once(of, lambda: layer_parts(*on), LAYERS), np.zeros((), np.intp)
     machines, base, index = distinct_layers(cluster, plan)
     return layer_parts(model, machines, base, calibration), index
 

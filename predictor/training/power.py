@@ -7,6 +7,7 @@ the optimizer streams memory. All of it is of the slowest stage, on which the br
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -133,9 +134,42 @@ def step_power(found: TrainingPrediction, conditions: Conditions) -> Powered:
 
     Raises InputError where the accelerator's power is not known, or the conditions cannot be.
     """
+    return _drawn(found, step_activity(found), conditions)
+
+
+def _drawn(found: TrainingPrediction, work: StepActivity, conditions: Conditions) -> Powered:
+    """`step_power` of a step that does such work."""
     constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
-    work = step_activity(found)
     return powered(work.activity, work.pieces, constants, chassis, conditions)
+
+
+def under_limits(found: TrainingPrediction, limits: Sequence[float | None]) -> tuple[Array, Array]:
+    """Time of a step [s] and mean power of an accelerator [W], (limits, plans), of a batch of plans
+    under each of several limits of power [W], or under the board's own (None): as `step_power` and
+    `limited` have them of one.
+
+    Raises InputError as `step_power`.
+    """
+    work, shape = step_activity(found), (len(limits), *found.step_time.shape)
+    times, watts = np.broadcast_to(found.step_time, shape).copy(), np.empty(shape)
+    free = [at for at, limit in enumerate(limits) if limit is None]
+    held = [at for at, limit in enumerate(limits) if limit is not None]
+    if free:
+        watts[free] = _drawn(found, work, Conditions()).mean
+    if held:
+        stated = np.array([limits[at] for at in held], float)
+        under = _drawn(found, work, Conditions(limit=stated.reshape(-1, *(1,) * (len(shape) - 1))))
+        times[held] = sum(
+            _under(found, _slower(under, _usual(found, under))).values(), np.zeros(())
+        )
+        watts[held] = under.mean
+    return times, watts
+
+
+def _usual(found: TrainingPrediction, under: Powered) -> dict[str, Array]:
+    """Time of each phase over that by itself without conditions, of the work that was powered."""
+    setting = power_setting(found.cluster, Conditions(), found.calibration.power)
+    return unlimited(under.work, *setting)
 
 
 def limited(
@@ -147,15 +181,38 @@ def limited(
     """
     if not conditions.slows:
         return found
-    setting = power_setting(found.cluster, Conditions(), found.calibration.power)
-    usual = unlimited(under.work, *setting)
-    slower = {name: under.longer[name] / usual[name] for name in under.longer}
-    owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
-    owner |= dict.fromkeys((*NEAR, *FAR), "communication")
+    slower = _slower(under, _usual(found, under))
+    breakdown, work = _under(found, slower), _computing(found, slower)
+    step = np.asarray(sum(breakdown.values(), np.zeros(())))
+    passes = replace(
+        found.passes,
+        forward=found.passes.forward * work,
+        backward=found.passes.backward * work,
+        weights=found.passes.weights * work,
+    )
+    return replace(
+        found.lasting(step, breakdown), passes=passes, layer_time=found.layer_time * work
+    )
+
+
+def _slower(under: Powered, usual: Mapping[str, Array]) -> dict[str, Array]:
+    """How much longer phases take under conditions than without them (`_usual`)."""
+    return {name: under.longer[name] / usual[name] for name in under.longer}
+
+
+def _computing(found: TrainingPrediction, slower: Mapping[str, Array]) -> Array:
+    """How much longer all computation takes together."""
     terms = found.breakdown
     compute = sum((terms[name] * slower[name] for name in COMPUTED), np.zeros(()))
     before = sum((terms[name] for name in COMPUTED), np.zeros(()))
-    work = compute / np.maximum(before, 1e-15)
+    return np.asarray(compute / np.maximum(before, 1e-15))
+
+
+def _under(found: TrainingPrediction, slower: Mapping[str, Array]) -> dict[str, Array]:
+    """Terms of a step whose phases take so much longer [s]."""
+    owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
+    owner |= dict.fromkeys((*NEAR, *FAR), "communication")
+    terms, work = found.breakdown, _computing(found, slower)
     breakdown = {
         name: value * (work if name == "bubble" else slower.get(owner.get(name, ""), 1.0))
         for name, value in terms.items()
@@ -169,13 +226,4 @@ def limited(
         np.zeros(()),
     )
     breakdown["framework"] = terms["framework"] * after / np.maximum(neutral, 1e-15)
-    step = np.asarray(sum(breakdown.values(), np.zeros(())))
-    passes = replace(
-        found.passes,
-        forward=found.passes.forward * work,
-        backward=found.passes.backward * work,
-        weights=found.passes.weights * work,
-    )
-    return replace(
-        found.lasting(step, breakdown), passes=passes, layer_time=found.layer_time * work
-    )
+    return breakdown

@@ -19,7 +19,7 @@ from predictor.errors import InputError
 from predictor.power import KWH, Conditions, Tariff
 from predictor.records import dataclass
 from predictor.search import SearchResult
-from predictor.training import limited, pipeline_of, predict, step_power
+from predictor.training import pipeline_of, predict, under_limits
 from reckon.verbs.pacing import MODES, paced
 
 MOST = 200
@@ -166,11 +166,7 @@ def powered_plans(found: SearchResult, positions: Index, limits: Sequence[float 
         own = np.flatnonzero(found.block[positions] == block)
         plan = found.blocks[block].plan(found.row[positions[own]])
         batch = predict(found.model, found.cluster, plan, found.calibration)
-        for row, limit in enumerate(limits):
-            conditions = Conditions(limit=limit)
-            under = step_power(batch, conditions)
-            times[row, own] = limited(batch, under, conditions).step_time
-            powers[row, own] = under.mean
+        times[:, own], powers[:, own] = under_limits(batch, limits)
     samples = np.asarray(found.column("global_batch", positions.tolist()), float)
     energies = found.gpus[positions] * powers * times / samples
     return Powered(positions, tuple(limits), times, powers, energies)

@@ -231,9 +231,16 @@ class TrainingSearch:
         rows = zip(positions, ratios, powers, strict=True)
         return [self.entry(*row) for row in rows]
 
+    def _listed(self, top: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Entries of the best plans and of the Pareto front, each made once."""
+        best, front = range(min(top, len(self.result))), self.front()
+        shown = sorted({*best, *front})
+        entries = dict(zip(shown, self.entries(shown), strict=True))
+        return [entries[at] for at in best], [entries[at] for at in front]
+
     def to_dict(self, top: int = 20) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
-        found = self.result
+        found, (best, front) = self.result, self._listed(top)
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "training-search",
@@ -250,10 +257,10 @@ class TrainingSearch:
             "assumed": [
                 {"field": a.field, "value": plain(a.value), "rule": a.rule} for a in found.assumed
             ],
-            "plans": self.entries(list(range(min(top, len(found))))),
+            "plans": best,
             "breakdown_s": dict(self.winner.breakdown),
             "ties": [at + 1 for at, _ in self.ties],
-            "frontier": self.entries(self.front()),
+            "frontier": front,
             "energy_frontier": [
                 {**one.to_dict(), "plan": found.mapping(one.position)} for one in self.saving
             ],

@@ -142,7 +142,9 @@ def test_serving_and_fleets_take_it_too() -> None:
     own = reckon.predict_infer("llama3-8b", "dgx-h100", {**lengths, **other, "concurrency": 8})
     same = reckon.predict_infer("llama3-8b", "dgx-h200", {**lengths, "concurrency": 8})
     assert own.tpot.value == pytest.approx(same.tpot.value, rel=1e-9)
-    found = reckon.search_infer("llama3-8b", "dgx-h100", {**lengths, **other}, 20.0, ttft=1.0)
+    found = reckon.search_infer(
+        "llama3-8b", "dgx-h100", {**lengths, **other, "tp": 1, "pp": 1}, 20.0, ttft=1.0
+    )
     assert found.to_dict()["fleets"][0]["accelerator"] == "H200-SXM-141GB"
     with pytest.raises(InputError, match="accelerators_per_node"):
         reckon.predict_train("llama3-8b", "dgx-h100", {**PLAN, "accelerators_per_node": 0})

@@ -38,10 +38,10 @@ def test_what_a_fleet_is_for_is_a_number(name: str, wrong: object) -> None:
 @pytest.mark.parametrize("written", [15e12, "15e12", "15T", "15000B"])
 def test_tokens_to_train_on_are_the_same_however_written(written: object) -> None:
     found = plans.asked({**TRAINING, "tokens": written}, "kernels-only")
-    assert found.to_dict()["limits"]["tokens"] == 15e12
+    assert found.result.limits.tokens == 15e12
 
 
 @pytest.mark.parametrize("written", ["no", "false", False])
 def test_a_switch_that_is_off_is_off(written: object) -> None:
     found = plans.asked({**TRAINING, "tp_in_node": written}, "kernels-only")
-    assert found.to_dict()["limits"]["tp_in_node"] is False
+    assert found.result.limits.tp_in_node is False

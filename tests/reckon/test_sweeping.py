@@ -176,7 +176,7 @@ def test_fleets_have_grids(tmp_path: Path, cli: Cli) -> None:
         "verb": "plan infer", "model": ["llama3-8b", "llama3-70b"],
         "system": ["dgx-h100", "dgx-a100"],
         "rate": [5, 40], "input_len": 1024, "output_len": 256, "ttft_ms": 500, "tpot_ms": 12,
-        "precision": "bf16", "tp": "1..2", "pp": 1, "simulate": 200,
+        "precision": "bf16", "tp": 2, "pp": 1, "simulate": 200,
     }  # fmt: skip
     path, out = tmp_path / "grid.yaml", tmp_path / "fleets"
     path.write_text(yaml.safe_dump(grid))

@@ -418,3 +418,47 @@ def test_a_prompt_that_rides_along_adds_less_than_it_takes_alone():
         own = replace(EngineParameters(), mixing=1.0)
         added = float(beside(work, own))
         assert 0.0 < added < float(prompt_time(alone, own, single=True))
+
+
+def test_passes_are_kept_for_when_the_same_are_asked_for_again():
+    """And for no others: any number of the plan, the tokens, the machine or the calibration counts,
+    but not how many workers read prompts beside the engine."""
+    known, system, own = replace(CALIBRATION), catalog.system("dgx-h100"), plan(tp=2.0)
+
+    def told(of=own, tokens=64.0, on=system, calibration=known, captured=1.0, sustained=False):
+        return body(
+            LLAMA, on, of, tokens, tokens, calibration, captured=captured, sustained=sustained
+        )
+
+    first = told()
+    assert told(plan(tp=np.float64(2.0)), np.asarray(64.0)) is first
+    assert told(replace(own, prefill_workers=3.0)) is first
+    others = [
+        {"of": replace(own, tp=4.0)},
+        {"of": replace(own, input_len=201.0)},
+        {"of": replace(own, allreduce="nccl")},
+        {"of": replace(own, batch=np.array([1.0]))},
+        {"tokens": 65.0},
+        {"on": catalog.system("dgx-a100")},
+        {"calibration": replace(CALIBRATION)},
+        {"captured": 0.0},
+        {"sustained": True},
+    ]
+    assert not any(told(**other) is first for other in others)
+    apart = told(replace(own, prefill_workers=3.0), calibration=replace(CALIBRATION))
+    assert {name: float(one) for name, one in apart.terms.items()} == {
+        name: float(one) for name, one in first.terms.items()
+    }
+    many = plan(tp=2.0, batch=np.arange(1.0, 3001.0))  # as large as they are hardly met again
+    assert told(many) is not told(many)
+    contexts = np.array([[300.0], [400.0]])
+    cores = [
+        decode_cores(LLAMA, system, own, 8.0, contexts[:1] + more, np.ones((1,)), known)
+        for more in (0.0, 0.0, 1.0)
+    ]
+    assert cores[0] is cores[1] is not cores[2]
+    prompts = [
+        prefill_cores(LLAMA, system, own, 1.0, 64.0, past, known, sustained=True)
+        for past in (0.0, 0.0, 8.0)
+    ]
+    assert prompts[0] is prompts[1] is not prompts[2]

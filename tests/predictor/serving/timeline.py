@@ -4,12 +4,20 @@ as much longer as its own kernels, counted for as many sequences and prompts as 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from predictor.catalog import power_setting
-from predictor.power import Activity, Conditions, Powered, demand, operating
+from predictor.power import (
+    Activity,
+    Conditions,
+    PowerConstants,
+    Powered,
+    demand,
+    operating,
+)
 from predictor.serving.clients import arrivals, spread_lengths
 from predictor.serving.events import EngineRun, Part, Served
 from predictor.serving.pass_works import PassWork, decode_work, mixed_work
@@ -51,12 +59,19 @@ class Board:
         own = Activity(time, flop=work.flop, bytes=work.bytes, widened=work.widened, rows=rows,
                        thin=0.0 if prompts else 1.0, core=work.core)  # fmt: skip
         held, power = self._state(own, self.conditions, self.under)
+        if not self.conditions.slows:
+            return 1.0, power
         return held / self._state(own, Conditions(), self.free)[0], power
+
+    @cached_property
+    def constants(self) -> PowerConstants:
+        """Of the accelerator's power."""
+        return power_setting(self.found.cluster, Conditions(), self.found.calibration.power)[0]
 
     def _state(self, own: Activity, given: Conditions, under: Powered) -> tuple[float, float]:
         """How much longer work takes than at the reference, and its power: of positions of a node
         the slowest, and the mean, each with one accelerator that waits for no other."""
-        constants, _ = power_setting(self.found.cluster, given, self.found.calibration.power)
+        constants = self.constants
         limit = constants.limit if given.limit is None else given.limit
         warm = np.asarray(under.temperature).reshape(-1)
         state = operating(demand(own, constants), constants, limit, 1.0, warm, limit)

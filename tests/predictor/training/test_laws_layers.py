@@ -10,9 +10,8 @@ from predictor.catalog import load
 from predictor.models import Model
 from predictor.plans import TrainingPlan
 from predictor.records import replace
-from predictor.timing.kept import KEPT_WHOLE
 from predictor.training import predict
-from predictor.training.layer import AROUND, layers_of
+from predictor.training.layer import AROUND, LAYERS, layers_of
 
 DGX = catalog.system("dgx-h100")
 MODELS = [catalog.model(name) for name in ("llama3-8b", "mixtral-8x7b")]
@@ -66,11 +65,17 @@ def test_a_rank_alone_shares_nothing_with_ranks_of_many() -> None:
     assert layers_of(MODELS[0], DGX, one, known)[0] is not several
 
 
-def test_no_more_are_kept_than_a_few() -> None:
+def test_no_more_are_kept_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as have so many numbers; small answers stay when large ones are dropped."""
+    monkeypatch.setattr("predictor.timing.kept.KEPT_NUMBERS", 3 * LAYERS)
     known = replace(load("default"))
-    for length in range(KEPT_WHOLE + 2):
+    known.once(("small",), lambda: 1)
+    kept = []
+    for length in range(7):
         layers_of(MODELS[0], DGX, replace(PLAN, seq_len=128.0 * (1.0 + length)), known)
-    assert 0 < len(known._kept.whole) <= KEPT_WHOLE
+        kept.append((len(known._kept.large), known._kept.held / LAYERS))
+    assert kept == [(1, 1), (2, 2), (3, 3), (1, 1), (2, 2), (3, 3), (1, 1)]
+    assert ("small",) in known._kept.known
 
 
 LOOP = replace(PLAN, tp=1.0, pp=1.0, dp=8.0, framework="huggingface", weight_bytes=4.0)

@@ -32,6 +32,7 @@ from predictor.training.power import (
     limited,
     step_activity,
     step_power,
+    under_limits,
 )
 from predictor.training.prediction import TrainingPrediction, predict
 from tests.predictor.dense import dense
@@ -231,6 +232,20 @@ def test_limits_at_once_are_those_one_by_one(found: TrainingPrediction) -> None:
     assert np.all(np.diff(both.time) >= 0)
     with pytest.raises(InputError, match="--power-limit 9999 W"):
         step_power(found, Conditions(limit=np.array([700.0, 9999.0])))
+
+
+def test_plans_under_limits_are_each_as_by_itself(found: TrainingPrediction) -> None:
+    """Of a batch under all limits, the board's own among them, to the last bit."""
+    plans = replace(found.plan, micro_batch=np.array([1.0, 2.0, 4.0]))
+    batch, limits = predict(MODEL, DGX, plans, KNOWN), (500.0, None, 300.0)
+    times, watts = under_limits(batch, limits)
+    for row, limit in enumerate(limits):
+        for at, micro_batch in enumerate((1.0, 2.0, 4.0)):
+            alone = predict(MODEL, DGX, replace(found.plan, micro_batch=micro_batch), KNOWN)
+            under = step_power(alone, given := Conditions(limit=limit))
+            assert times[row, at] == float(limited(alone, under, given).step_time)
+            assert watts[row, at] == float(under.mean)
+    assert under_limits(found, (None,))[0].tolist() == [float(found.step_time)]
 
 
 @pytest.mark.parametrize("beyond", [0.0, 0.5, 1.0, 3.0])

@@ -205,6 +205,7 @@ def test_fleets_follow_the_hours_of_a_table(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "load.csv"
     table.write_text("hour,requests_per_s\n0,1\n1,60\n2,20\n")
     status, out, _ = cli(*INFER, "--load", str(table), "--headroom", "0.2", "--json", "-",
+                         "--top", "8",
                          "--price-per-gpu-hour", "dgx-h100=2.5,dgx-a100=1.2")  # fmt: skip
     found = json.loads(out)
     assert status == 0
@@ -276,7 +277,11 @@ def test_a_report_that_fails_does_not_lose_the_ranking(cli: Cli, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("verb", "narrower"), [("train", ["--tp", "8"]), ("infer", ["--tp", "4", "--pp", "1"])]
+    ("verb", "narrower"),
+    [
+        ("train", ["--tp", "8", "--cp", "1", "--micro-batch", "1"]),
+        ("infer", ["--tp", "4", "--pp", "1", "--set", "prefill_workers=0"]),
+    ],
 )
 def test_help_shows_an_example_that_runs(cli: Cli, verb: str, narrower: list[str]) -> None:
     out = cli("plan", verb, "--help")[1]

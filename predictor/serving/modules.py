@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.arrays import Numeric
+from predictor.arrays import Array, Numeric
 from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES
 from predictor.work import Operator
@@ -108,3 +108,9 @@ def _of_engine(operator: Operator, plan: ServingPlan) -> float:
         return ATTENDING
     expanding = EXPANDING if operator.name == "attention.kv_up" else 1.0
     return expanding + NARROWING if operator.op == "gemm" and narrow else expanding
+
+
+def started(each: Array, alone: Array) -> Array:
+    """Share of a kernel that starts after the one before it, 0..1: none of one that is part of
+    another, and of one that runs beside others what it adds to them."""
+    return np.asarray(np.where(alone > 0, np.minimum(each / np.maximum(alone, 1e-12), 1.0), 0.0))

@@ -21,7 +21,7 @@ from predictor.records import dataclass
 from predictor.serving.calls import communication
 from predictor.serving.equivalents import no_slower_than_others, whole_experts
 from predictor.serving.kernels import as_run, beside_routed
-from predictor.serving.modules import launches
+from predictor.serving.modules import launches, started
 from predictor.serving.parts import TERMS, Line, Pass
 from predictor.timing import (
     BOUNDS,
@@ -211,7 +211,7 @@ def _added(
     ]
     times = beside_routed(operators, alone, base.plan, accelerator)
     for position, operator in enumerate(operators):
-        each, launched = times[position], _launched(times[position], alone[position])
+        each, launched = times[position], started(times[position], alone[position])
         launched = launched * launches(operator, base.plan, eager)
         if execute is not None:
             each, launched = in_order(each * execute), launched[0]
@@ -242,12 +242,6 @@ def _added(
             )
     whole = {name: (time + zero, sigma + zero) for name, (time, sigma) in families.items()}
     return Pass(terms, np.asarray(kernels + zero), whole, tuple(lines))
-
-
-def _launched(each: Array, alone: Array) -> Array:
-    """Share of a kernel that starts after the one before it, 0..1: none of one that is part of
-    another, and of one that runs beside others what it adds to them."""
-    return np.asarray(np.where(alone > 0, np.minimum(each / np.maximum(alone, 1e-12), 1.0), 0.0))
 
 
 def _intensity(operator: Operator, accelerator: Accelerator) -> float:

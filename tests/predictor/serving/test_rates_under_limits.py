@@ -62,7 +62,7 @@ def test_the_closed_form_agrees_with_passes_one_by_one(
     found = serve(load, rate, limit)
     assert found.instead is None
     assert found.power is not None
-    told, each = found.batch.latencies, one_by_one(found, rate, 5000)
+    told, each = found.batch.latencies, one_by_one(found, rate, 3000)
     assert float(told.ttft) == pytest.approx(each.served.ttft.mean(), rel=0.05)
     assert float(told.tpot) == pytest.approx(each.served.tpot.mean(), rel=0.05)
     assert rate * float(told.e2e) == pytest.approx(rate * each.served.e2e.mean(), rel=0.05)

@@ -26,7 +26,7 @@ OTHER: dict[str, Any] = {
     "routing": "in_turn", "cp_kind": "ulysses", "merges_apart": True, "keys_repeated": True,
     "p2p_overlap": True, "image_tiles": 3,
     "tower": "frozen",
-    "prefill_tp": 2, "prefill_dp": 2, "kv_gbs": 3, "cold_start_s": 9,
+    "prefill_tp": 2, "prefill_power_limit": 400, "prefill_dp": 2, "kv_gbs": 3, "cold_start_s": 9,
     "cache_drive_gbs": 1, "draft_cost": 0.3, "acceptance": 0.4, "adapter_rank": 8,
     "host_bandwidth_gbs": 9, "host_link_gbs": 9,
 }  # fmt: skip

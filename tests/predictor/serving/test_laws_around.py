@@ -36,6 +36,7 @@ from predictor.serving.modules import (
     SCORES,
     SMALL,
     launches,
+    started,
 )
 from predictor.serving.offload import (
     attention_time,
@@ -60,7 +61,7 @@ from predictor.serving.pass_times import (
     software_of,
     told,
 )
-from predictor.serving.passes import _intensity, _launched, term_of
+from predictor.serving.passes import _intensity, term_of
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import Rates
 from predictor.serving.workload import sessions, with_adapters
@@ -236,7 +237,7 @@ def test_terms_and_launches_of_kernels() -> None:
     for term, own in kinds.items():
         assert {term_of(one) for one in own} == {term}
     alone = np.array([2.0, 2.0, 0.0, 2.0])
-    shares = _launched(np.array([0.0, 1.0, 0.0, 3.0]), alone)
+    shares = started(np.array([0.0, 1.0, 0.0, 3.0]), alone)
     assert shares.tolist() == [0.0, 0.5, 0.0, 1.0]
     one = gemm(name="p", layout="fwd", phase="forward", module="layer", dtype="bf16", m=64.0,
                n=4096.0, k=4096.0, out_bytes=2.0)  # fmt: skip

@@ -22,7 +22,7 @@ ATTEMPTS = 3
 AHEAD = 4
 """Chunks that wait on the cluster for each of its threads."""
 
-WAIT = "10s"
+WAIT = "30s"
 """For a scheduler to answer."""
 
 

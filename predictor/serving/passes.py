@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -293,20 +294,10 @@ def body(
     attention cores; floats or arrays of the plans' shape. `last` of them pass the decoder's layers,
     all unless stated."""
     told = tokens, rows, captured, last
-
-    def make() -> Pass:
-        return _body(
-            model,
-            cluster,
-            plan,
-            tokens,
-            rows,
-            calibration,
-            captured,
-            sustained=sustained,
-            last=last,
-        )
-
+    make = partial(
+        _body, model=model, cluster=cluster, plan=plan, tokens=tokens, rows=rows,
+        calibration=calibration, captured=captured, sustained=sustained, last=last,
+    )  # fmt: skip
     return _once(("body", sustained), model, cluster, plan, told, calibration, make)
 
 
@@ -416,19 +407,17 @@ def decode_cores(
     """
     shape = plan.shape
     many = np.broadcast_to(sequences, (len(contexts), *shape))
-
-    def make() -> Pass:
-        return _kernels(
-            build=lambda p, q: decode_attention(model, p, q[0], q[1]),
-            plan=plan,
-            own=[many, contexts],
-            shared=[plan.tp, in_order(weights)],
-            weights=weights,
-            accelerator=cluster.accelerator,
-            calibration=calibration,
-            sustained=False,
-        )
-
+    make = partial(
+        _kernels,
+        build=lambda p, q: decode_attention(model, p, q[0], q[1]),
+        plan=plan,
+        own=[many, contexts],
+        shared=[plan.tp, in_order(weights)],
+        weights=weights,
+        accelerator=cluster.accelerator,
+        calibration=calibration,
+        sustained=False,
+    )
     told = sequences, contexts, weights
     return _once(("decode",), model, cluster, plan, told, calibration, make)
 
@@ -446,19 +435,17 @@ def prefill_cores(
 ) -> Pass:
     """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones."""
     own = [sequences, query, past]
-
-    def make() -> Pass:
-        return _kernels(
-            build=lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
-            plan=plan,
-            own=own,
-            shared=[plan.tp],
-            weights=None,
-            accelerator=cluster.accelerator,
-            calibration=calibration,
-            sustained=sustained,
-        )
-
+    make = partial(
+        _kernels,
+        build=lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
+        plan=plan,
+        own=own,
+        shared=[plan.tp],
+        weights=None,
+        accelerator=cluster.accelerator,
+        calibration=calibration,
+        sustained=sustained,
+    )
     return _once(("prefill", sustained), model, cluster, plan, own, calibration, make)
 
 

@@ -41,10 +41,10 @@ fp32 (bitsandbytes); Adafactor keeps means of rows and columns (Shazeer & Stern 
 its own: gradient and weight widened (6 each), the square and what is added to it (8 each), two
 means of it (4 each), their outer product (4) and its product with the gradient (12), its norm (4),
 two scalings (8 each), the sign (8), the sum (12) and the weight narrowed (6; transformers,
-optimization.py: `Adafactor.step`, weights in 16 bits); Muon keeps a momentum that it
-makes orthogonal (`work.orthogonal`). Stretches were read off
-traces of steps on an H200 (bitsandbytes 0.50, Transformers 5.17): 29 ns for a thousand parameters
-of AdamW8bit, 7.9 of Lion, 37 of Adafactor, where PyTorch's fused AdamW takes 5.2."""
+optimization.py: `Adafactor.step`, weights in 16 bits); Muon keeps a momentum that it makes
+orthogonal (`work.orthogonal`). How long they work or are stretched was read off traces of steps on
+an H200 (bitsandbytes 0.50, Transformers 5.17): 29 ns for a thousand parameters of AdamW8bit, 7.9 of
+Lion, 37 of Adafactor, where PyTorch's fused AdamW takes 5.2."""
 
 OPTIMIZER_WORDS = {
     **dict.fromkeys(("adamw", "adamwtorch", "adamwtorchfused", "adamwhf", "fusedadam"), "adam"),

@@ -11,6 +11,9 @@ from __future__ import annotations
 from predictor.plans import FEW_BITS, HUGGINGFACE, TrainingPlan
 from predictor.work import Operator
 
+MIXTURE = "moe"
+"""Module of a mixture's blocks, for whose launches the host waits for what a router counted."""
+
 HOOKED = 2.8
 """Operators' worth of one that a non-reentrant checkpoint runs again: every tensor that autograd
 saves goes through hooks in Python, in the pass that throws it away, in the one that makes it again,
@@ -36,10 +39,12 @@ LAST = ("lora_add", ".widen", ".widen.bwd", ".narrow")
 
 
 def calls(operator: Operator, plan: TrainingPlan) -> float:
-    """Operators' worth of the host's time for one execution of an operator."""
+    """Operators' worth of the host's time for one execution of an operator. What mixtures wait for
+    was fitted to runs that checkpoint them, hooks and all, but for HuggingFace's."""
     loop = plan.framework == HUGGINGFACE
     again = operator.phase == "recompute"
-    hooked = HOOKED if again and plan.stops_early and (loop or not plan.fused) else 1.0
+    eager = loop or not (plan.fused or operator.module == MIXTURE)
+    hooked = HOOKED if again and plan.stops_early and eager else 1.0
     name = operator.name.removesuffix(".again")
     if not loop or not name.endswith(LAST):
         return hooked

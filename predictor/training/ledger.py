@@ -14,6 +14,7 @@ from predictor.arrays import Array, Numeric
 from predictor.plans import LINE, SCHEDULES
 from predictor.records import dataclass
 from predictor.timing import RunParameters
+from predictor.training.calls import MIXTURE
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.exchange import Exchange
 from predictor.training.software import ATTENTION, Environment, alone, stretched
@@ -44,9 +45,6 @@ among them."""
 
 UNSURE = 0.5
 """Log-standard-deviation of waiting at meetings: what disturbs ranks differs from hour to hour."""
-
-MIXTURE = "moe"
-"""Module of a mixture's blocks."""
 
 
 def wire_time(exchange: Exchange, using: Environment) -> Array:

@@ -16,8 +16,9 @@ from predictor.arrays import Array, Numeric, filled
 from predictor.plans import Passes, pipeline_time
 from predictor.records import dataclass
 from predictor.timing import RunParameters
+from predictor.training.calls import MIXTURE
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
-from predictor.training.ledger import MIXTURE, TERMS, Ledger, booked, shown_and_hidden, wire_time
+from predictor.training.ledger import TERMS, Ledger, booked, shown_and_hidden, wire_time
 from predictor.training.software import Environment
 from predictor.variation import waiting_for
 

@@ -227,6 +227,10 @@ def test_a_host_calls_modules_hooks_and_switches(llama: Model, plan: Make) -> No
     assert of("mlp.up.again", made) == HOOKED
     assert of("mlp.up.again", replace(made, stops_early=False)) == 1.0
     assert of("mlp.up.again", replace(made, framework="neutral", fused=True)) == 1.0
+    for framework, times in (("torchtitan", 1.0), ("huggingface", HOOKED)):
+        router = replace(next(o for o in step_operators(llama, made) if o.name == "mlp.up.again"),
+                         module="moe")  # fmt: skip
+        assert calls(router, replace(made, framework=framework)) == times
     assert of("mlp.up.lora_add", made) == 1.0 + ADAPTED
     switched = replace(made, learns_from="dpo", compared_with="adapters", referred=1.0)
     assert of("mlp.up.lora_add", switched) == 1.0 + ADAPTED + SWITCHED

@@ -19,14 +19,17 @@ from predictor.precision import WEIGHT_BYTES
 
 LENGTHS: dict[str, tuple[float, float]] = {
     "llama2-70b": (221.0, 294.45),
-    "mixtral-8x7b": (221.0, 144.84),
+    "mixtral-8x7b": (340.0, 144.84),
     "llama3.1-405b": (9400.0, 684.68),
     "llama3.1-8b": (778.0, 73.0),
     "deepseek-r1": (800.0, 3880.0),
 }
 """Mean prompt and answer [tokens]: OpenOrca as its 24,576 prompts were counted in public (221.3)
 and the answers that the reference implementation demands (294.45; Mixtral's 144.84, whose prompts
-are OpenOrca's for a third and taken for alike in the others); LongBench, RULER and GovReport
+are OpenOrca's for a third, for a third GSM8K's behind worked examples, some 640 tokens (657 of the
+one that mlcommons/inference_results_v4.1, closed/NVIDIA/code/mixtral-8x7b/tensorrt/
+preprocess_data.py @ 198fc467, shows), and MBXP's, functions with their docstrings, taken for 160);
+LongBench, RULER and GovReport
 (mlcommons.org, llm-inference-v5, 2025-04: 9,400 and 680); CNN/DailyMail (mlcommons.org,
 small-llm-inference-5-1, 2025-09: 778 and 73); five reasoning sets (mlcommons.org, 2025-09: 3,880;
 their prompts from memory). Figures of mlcommons.org from memory of these pages."""
@@ -34,15 +37,22 @@ their prompts from memory). Figures of mlcommons.org from memory of these pages.
 BEAMS = ("gptj", "gpt-j")
 """Benchmarks whose answers are found by a search with four beams (rules of v3.1)."""
 
-ROOM = 0.5
+ROOM = 0.6
 """Most of an engine's memory that submissions give to weights, where more accelerators are at hand:
-these run Llama 2 70B in 8 bits on two H100 or one H200."""
+Llama 2 70B in 8 bits runs on two H100 or one H200, Mixtral 8x7B on one H100 (v4.1, closed/NVIDIA/
+configs)."""
+
+LONG, ROOM_OF_LONG = 2000.0, 0.4
+"""Prompts from this length on [tokens], whose cache wants more: Llama 3.1 405B in 4 bits runs on four
+B200 or two GB300, in 8 bits on eight H200 (v5.1, closed/NVIDIA and closed/HPE configs)."""
 
 MOST = 8
 """Accelerators of a node."""
 
 SCALED = ("deepseek",)
-"""Families whose fp8 checkpoints are scaled in blocks of 128."""
+"""Families whose fp8 checkpoints are scaled in blocks of 128, and of which every accelerator of a
+node keeps whole attention and an eighth of the experts (v5.1, closed/NVIDIA and closed/HPE configs of
+deepseek-r1: moe_expert_parallelism 8, enable_attention_dp)."""
 
 PRECISIONS = (("blackwell", "nvfp4"), ("cdna4", "mxfp4"))
 """Narrowest data type for which an architecture has units and submissions have checkpoints; of
@@ -76,7 +86,11 @@ def settings(row: Mapping[Any, Any], model: Model, accelerator: str) -> dict[str
         found["precision"] = precision
     if cell(row, "tp") is None:
         weights, tp = model.parameters * WEIGHT_BYTES[precision], 1
-        while tp * ROOM * device.memory < weights and gpus % (2 * tp) == 0 and tp < MOST:
+        prompt = cell(row, "input_len") or lengths(model.name)[0] or 0.0
+        room = (ROOM if float(prompt) < LONG else ROOM_OF_LONG) * device.memory
+        while tp * room < weights and gpus % (2 * tp) == 0 and tp < MOST:
             tp *= 2
         found |= {"tp": tp, "pp": 1, "dp": gpus // tp}
+        if model.name.startswith(SCALED) and gpus % MOST == 0:
+            found |= {"tp": 1, "dp": gpus, "ep": MOST}
     return found

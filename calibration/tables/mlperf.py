@@ -43,16 +43,16 @@ Llama 2 70B in 8 bits runs on two H100 or one H200, Mixtral 8x7B on one H100 (v4
 configs)."""
 
 LONG, ROOM_OF_LONG = 2000.0, 0.4
-"""Prompts from this length on [tokens], whose cache wants more: Llama 3.1 405B in 4 bits runs on four
-B200 or two GB300, in 8 bits on eight H200 (v5.1, closed/NVIDIA and closed/HPE configs)."""
+"""Prompts from this length on [tokens], whose cache wants more: Llama 3.1 405B in 4 bits runs on
+four B200 or two GB300, in 8 bits on eight H200 (v5.1, closed/NVIDIA and closed/HPE configs)."""
 
 MOST = 8
 """Accelerators of a node."""
 
 SCALED = ("deepseek",)
 """Families whose fp8 checkpoints are scaled in blocks of 128, and of which every accelerator of a
-node keeps whole attention and an eighth of the experts (v5.1, closed/NVIDIA and closed/HPE configs of
-deepseek-r1: moe_expert_parallelism 8, enable_attention_dp)."""
+node keeps whole attention and an eighth of the experts (v5.1, closed/NVIDIA and closed/HPE configs
+of deepseek-r1: moe_expert_parallelism 8, enable_attention_dp)."""
 
 PRECISIONS = (("blackwell", "nvfp4"), ("cdna4", "mxfp4"))
 """Narrowest data type for which an architecture has units and submissions have checkpoints; of

@@ -75,8 +75,8 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "since": lambda month, row: str(row.get("published")) >= month,
     "until": lambda month, row: str(row.get("published")) <= month,
 }
-"""What a setting's `where` may ask of a row: beginnings of names, parts of where it was read, numbers,
-months."""
+"""What a setting's `where` may ask of a row: beginnings of names, parts of where it was read,
+numbers, months."""
 
 
 def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict[str, Any]:

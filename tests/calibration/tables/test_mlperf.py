@@ -34,7 +34,7 @@ def test_the_benchmark_names_the_prompts_and_the_row_the_answers():
 @pytest.mark.parametrize(
     ("accelerator", "model", "gpus", "precision", "tp"),
     [
-        # 69 GB in 8 bits: more than six tenths of 80 GiB, less of two of them or of 141; 47 GB less.
+        # 69 GB in 8 bits: more than six tenths of 80 GiB, less of two of them or of 141.
         ("H100-SXM5-80GB", "llama2-70b", 8, "fp8", 2),
         ("H200-SXM-141GB", "llama2-70b", 8, "fp8", 1),
         ("H100-SXM5-80GB", "mixtral-8x7b", 8, "fp8", 1),

@@ -104,12 +104,13 @@ those that share it with other than seven more, or with none or more than seven,
 (TensorRT-LLM's XQA kernel took groups of eight, of up to eight, then all groups); 'copied': no such
 kernel, the cache is copied to be longer and repeated for each head in memory (transformers)."""
 
-NARROW_EXPERTS = ("own", "triton", "buffers", "tuned", "openai", "generated")
+NARROW_EXPERTS = ("own", "triton", "buffers", "tuned", "openai", "generated", "all")
 """Which kernels experts in fewer than 16 bits run in: those that the engine's library was timed
 with; Triton's, which in fp8 with one scale a matrix are as efficient as in 16 bits; in fp8 with a
 scale for each block, DeepGEMM's over buffers that hold the most copies that any choice of experts
 could bring; CUTLASS's, which the engine tunes as it starts; OpenAI's for its models' 4-bit experts
-(triton_kernels); TensorRT-LLM's generated ones for Blackwell, which FlashInfer has, too."""
+(triton_kernels); TensorRT-LLM's generated ones for Blackwell, which FlashInfer has, too; 'all':
+every expert multiplies every token, so that shapes stay (optimum-habana)."""
 
 PIPELININGS = ("sequences", "turns", "rows")
 """What pipeline stages do at a time: each a part of the running sequences, or one after the other
@@ -339,6 +340,11 @@ class ServingPlan:
     def in_buffers(self) -> bool:
         """Whether experts are products over buffers for the most token copies that could come."""
         return self.narrow_experts == "buffers" and self.weights == "fp8_block"
+
+    @property
+    def routes_to_all(self) -> bool:
+        """Whether every expert multiplies every token, those that were not chosen with nothing."""
+        return self.narrow_experts == "all" and self.narrow
 
     @property
     def narrow(self) -> bool:

@@ -262,8 +262,8 @@ _ENGINE = (
         "scale a matrix are as efficient as in 16 bits (vLLM before 0.17); with one for each "
         "block, DeepGEMM's over buffers for the most copies that could come (vLLM 0.11 to "
         "0.15); CUTLASS's, tuned as the engine starts (vLLM from 0.17 on Hopper); OpenAI's for "
-        "the 4-bit experts of gpt-oss (SGLang); or those that NVIDIA generates for Blackwell "
-        "(TensorRT-LLM's backend TRTLLM).",
+        "the 4-bit experts of gpt-oss (SGLang); those that NVIDIA generates for Blackwell "
+        "(TensorRT-LLM's backend TRTLLM); or all experts for all tokens (optimum-habana).",
     ),
     PlanField(
         "summed", WORD, "Where an engine's own all-reduce adds up.", ("communication",),

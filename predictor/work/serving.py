@@ -106,8 +106,11 @@ def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
     if model.is_moe:
         idle = _others_rows(plan)
         together = tokens * plan.dp
-        busy = experts_hit(together, float(model.top_k), float(model.num_experts), plan.ep)
-        received = np.maximum(together * model.top_k / plan.ep * plan.expert_load, busy)
+        experts = float(model.num_experts)
+        chosen = experts if plan.routes_to_all else float(model.top_k)
+        load = 1.0 if plan.routes_to_all else plan.expert_load
+        busy = experts_hit(together, chosen, experts, plan.ep)
+        received = np.maximum(together * chosen / plan.ep * load, busy)
     portion = Portion(
         tp=plan.tp,
         ep=plan.ep,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.plans import ServingPlan
 from predictor.work.primitives import Collective, Operator, grouped, streaming
 from predictor.work.serving import (
     decode_attention,
@@ -349,6 +350,24 @@ def test_only_block_scaled_experts_whose_tokens_are_everywhere_go_over_buffers()
     assert rows(tp=1.0, dp=4.0, exchange="gather") == 4 * 8 * 2 + 4 * 127
     several = rows(ep=np.array([2.0, 4.0]))
     assert several == rows()
+
+
+@pytest.mark.parametrize("ep", [1.0, 4.0])
+def test_narrow_experts_of_fixed_shapes_multiply_every_token(ep: float) -> None:
+    """All of a rank's experts are read, for one token too, and none has more than the others; with
+    16 bits they are those that were chosen (optimum-habana)."""
+    model = replace(DENSE, num_experts=16, top_k=2, expert_ffn_hidden=64)
+    plan = served(tp=ep, ep=ep, weights="fp8", narrow_experts="all", expert_load=1.5)
+
+    def experts(plan: ServingPlan, tokens: float) -> Operator:
+        return {o.name: o for o in layer_operators(model, plan, tokens)}["moe.experts"]
+
+    for tokens in (1.0, 100.0):
+        found = experts(plan, tokens)
+        assert float(found.batch) == pytest.approx(16 / ep)
+        assert float(found.m * found.batch) == pytest.approx(tokens * 16 / ep)
+    chosen = experts(replace(plan, weights="bf16"), 100.0)
+    assert float(chosen.m * chosen.batch) == pytest.approx(100.0 * 2 / ep * 1.5)
 
 
 def test_of_a_pass_s_tokens_half_are_ahead_of_a_query() -> None:

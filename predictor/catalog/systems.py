@@ -128,8 +128,9 @@ def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
 
 
 def _whole(row: Mapping[str, Any]) -> bool:
-    """Whether a system comes as it stands: bridges between its cards are sold apart."""
-    return not bridged([tier["link"] for tier in row["tiers"]])
+    """Whether a system comes as it stands: bridges between its cards are sold apart, but for cards
+    that are made for them (NVIDIA's NVL)."""
+    return "-NVL-" in row["accelerator"] or not bridged([tier["link"] for tier in row["tiers"]])
 
 
 def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:

@@ -77,6 +77,19 @@ def test_a_node_that_no_catalog_has(
     assert found.name == "PCIe node of x"
 
 
+@pytest.mark.parametrize(
+    ("card", "links"),
+    [
+        ("H100-PCIe-80GB", ["pcie5"]),
+        ("H100-NVL-94GB", ["nvlink4", "pcie5"]),
+        ("H200-NVL-141GB", ["nvlink4", "pcie5"]),
+    ],
+)
+def test_bridges_are_sold_apart_but_for_cards_made_for_them(card: str, links: list[str]) -> None:
+    found = default_system(catalog.accelerator(card), None)
+    assert [tier.link for tier in found.tiers[:-1]] == links
+
+
 def test_a_single_node_is_joined_where_it_is_to_have_more() -> None:
     one = replace(NODE, tiers=NODE.tiers[:1])
     assert networked(one, 8.0) is one

@@ -66,7 +66,7 @@ runs: setup              ## refit only the run parameters of data/calibrations/d
 	@test -d $(SHARED) || { echo "make runs needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.runs.fit $(SHARED)
 
-calibration: setup       ## refit all that ships from the shared measurement sets; an hour and a half
+calibration: setup       ## refit all that ships from the shared measurement sets; an hour
 	@test -d $(SHARED) || { echo "make calibration needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.build $(SHARED) --out data/calibrations
 	$(MAKE) engines variation power

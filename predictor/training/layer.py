@@ -101,6 +101,7 @@ AROUND = (
     "inner_layers",
     "recompute_chunk",
     "loader_rate",
+    "handed_rate",
     "useful",
 )
 """Numbers that say how layers are put together, and of layers no more than `_told_apart`."""

@@ -181,6 +181,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "weight_bytes": ("llama3-8b", BASE, 4),
     "gradient_bytes": ("llama3-8b", BASE, 2),
     "handed_bytes": ("llama3-8b", {**BASE, "pp": 2}, 0.516),
+    "handed_rate": ("llama3-8b", {**BASE, "pp": 2, "vpp": 1}, 1e9),
     "reduce_bytes": ("llama3-8b", BASE, 2),
     "gather_bytes": ("llama3-8b", BASE, 1),
     "optimizer_bytes": ("llama3-8b", BASE, 6),

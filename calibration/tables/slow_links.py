@@ -63,6 +63,7 @@ RECIPE = {
     "recompute": "full",
     "attention": "eager",
     "fused": False,
+    "sums_apart": True,
     "sharding": "none",
     "optimizer_bytes": 4,
     "grad_overlap": False,
@@ -128,7 +129,8 @@ def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | 
     layout = ("pp", "tp", "dp", "gpus", "micro_batch", "global_batch", "precision")
     stated = {key: value for key in layout if (value := cell(row, key)) is not None}
     element = 4 if stated.get("precision") == "fp32" else 2
-    fields = {**RECIPE, "reduce_bytes": element, "gather_bytes": element, **stated}
+    sizes = dict.fromkeys(("reduce_bytes", "gather_bytes", "gradient_bytes"), element)
+    fields = {**RECIPE, **sizes, **stated}
     if OFFLOADED in str(row.get("note")):
         fields["offload_optimizer"] = 1.0
     layers = cell(row, "layers")

@@ -235,6 +235,7 @@ class TrainingPlan:
     reshard: bool = True
     reduce_last: bool = False
     flat_copies: bool = False
+    sums_apart: bool = False
     built_whole: bool = False
     clamps_apart: bool = False
     experts_looped: bool = False

@@ -37,6 +37,7 @@ from predictor.work import (
     newton_schulz,
     pipeline_collectives,
     step_operators,
+    sum_operators,
     update_operators,
 )
 
@@ -230,13 +231,16 @@ def _flat(
     full: tuple[int, ...],
 ) -> Array:
     """Seconds of a step in which sharded weights and gradients, of layers and of experts, are
-    copied from and to the buffers in which they travel, or cast, (3, *batch)."""
+    copied from and to the buffers in which they travel, or cast, and gradients added to those of
+    earlier micro-batches by kernels of their own, (3, *batch)."""
     dense, experts = held
     listed = [
         *flat_operators(plan, dense, plan.shard_group),
         *flat_operators(plan, experts, plan.expert_shard_group),
         *cast_operators(plan, dense),
         *cast_operators(plan, experts),
+        *sum_operators(plan, dense),
+        *sum_operators(plan, experts),
     ]
     if not listed:
         return np.zeros(full)

@@ -307,6 +307,7 @@ STEP_CATEGORIES = (
     "reshard",
     "reduce_last",
     "flat_copies",
+    "sums_apart",
     "grad_clip",
     "optimizer",
     "update_early",

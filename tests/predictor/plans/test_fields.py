@@ -164,6 +164,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "reshard": ("llama3-8b", BASE, False),
     "reduce_last": ("llama3-8b", {**BASE, "pp": 1, "vpp": 1}, True),
     "flat_copies": ("llama3-8b", {**BASE, "framework": "megatron-lm"}, True),
+    "sums_apart": ("llama3-8b", {**BASE, "micro_batch": 1}, True),
     "built_whole": ("llama3-70b", {**BASE, "gpus": 512, "global_batch": 512}, True),
     "clamps_apart": ("gpt-oss-120b", {**EXPERTS, "recompute": "none"}, True),
     "experts_looped": ("mixtral-8x7b", EXPERTS, True),

@@ -273,6 +273,17 @@ def test_a_link_slower_than_all_that_a_stage_does_hides_its_copies() -> None:
     assert float(step(turn).step_time) > float(step(made).step_time)
 
 
+def test_gradients_added_by_kernels_of_their_own_are_the_bytes_that_these_move() -> None:
+    """Seven of eight micro-batches: 10 bytes of each parameter at the memory's rate or slower."""
+    made = plan()
+    grown = float(step(replace(made, sums_apart=True)).step_time - step(made).step_time)
+    least = 7.0 * 10.0 * SMALL.parameters / float(DGX.accelerator.bandwidth)
+    assert least <= grown < 1.5 * least
+    assert step(replace(made, sums_apart=True, global_batch=2.0)).step_time == pytest.approx(
+        float(step(replace(made, global_batch=2.0)).step_time)
+    )
+
+
 def test_copies_of_transfers_that_are_thought_away_are_none() -> None:
     """Where a device holds several chunks transfers are in its passes already; where there is no
     transfer, or it takes no time, nothing is copied."""

@@ -171,22 +171,29 @@ def _with_links(sigmas: dict[str, Array], links: _Links) -> dict[str, Array]:
     return {**sigmas, links.family: np.maximum(known, links.sigma)}
 
 
-def _played(parts: Parts, passes: Passes, links: _Links) -> tuple[Passes, Array, Array]:
+def _played(
+    parts: Parts, passes: Passes, links: _Links, factor: Numeric
+) -> tuple[Passes, Array, Array]:
     """Passes with what they hand on, and of all micro-batches through the pipeline the time without
     links and what links add to it [s].
 
     What a stage passes on itself, in turn with its passes, is part of these, and of the way to the
-    next stage: a message travels while either end copies it.
+    next stage: a message travels while either end copies it. Passes are over the framework's
+    factor, which stretches no copy.
     """
     busy = pipeline_time(parts.schedule, passes, parts.m, parts.vpp)
     latency = np.maximum(links.latency - 2.0 * links.copied, -links.transfer)
     passes = replace(passes, transfer=links.transfer, latency=latency)
-    if np.any(links.copied):
-        own = NEIGHBOURS.reshape(3, *(1,) * links.copied.ndim) * links.copied
-        passes = replace(passes, forward=passes.forward + own, backward=passes.backward + own)
-    elif not np.any(passes.hop):
-        return passes, busy, np.zeros_like(busy)
-    return passes, busy, pipeline_time(parts.schedule, passes, parts.m, parts.vpp) - busy
+    if not np.any(links.copied):
+        if not np.any(passes.hop):
+            return passes, busy, np.zeros_like(busy)
+        return passes, busy, pipeline_time(parts.schedule, passes, parts.m, parts.vpp) - busy
+    own = NEIGHBOURS.reshape(3, *(1,) * links.copied.ndim) * links.copied
+    whole, kept = (
+        replace(passes, forward=passes.forward + each, backward=passes.backward + each)
+        for each in (own, own / factor)
+    )
+    return kept, busy, pipeline_time(parts.schedule, whole, parts.m, parts.vpp) - busy
 
 
 def _stretched(
@@ -220,7 +227,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     links = _links(book)
 
     m, present = parts.m, parts.at.count > 0
-    passes, busy, waits = _played(parts, _passes(book, stage_time), links)
+    passes, busy, waits = _played(parts, _passes(book, stage_time), links, using.factor)
     slowest = np.argmax(np.where(present, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:

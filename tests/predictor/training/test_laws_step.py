@@ -284,6 +284,17 @@ def test_gradients_added_by_kernels_of_their_own_are_the_bytes_that_these_move()
     )
 
 
+def test_no_software_slows_what_a_stage_copies() -> None:
+    made = plan(pp=3.0, schedule="gpipe", micro_batch=1.0, handed_rate=1e7, attention="unfused")
+    found = parts(SMALL, DGX, made, NONE)[0]
+    plain, slow = (assemble(found, QUIET, Environment(factor=f)) for f in (1.0, 2.0))
+    copies = float(plain.breakdown["pp_communication"])
+    assert float(slow.breakdown["pp_communication"]) == pytest.approx(copies)
+    more = [float(one.passes.forward[1] * f) for one, f in ((plain, 1.0), (slow, 2.0))]
+    each = 2.0 * 2.0 * float(made.tokens) * SMALL.hidden / 1e7
+    assert more[1] - each == pytest.approx(2.0 * (more[0] - each))
+
+
 def test_copies_of_transfers_that_are_thought_away_are_none() -> None:
     """Where a device holds several chunks transfers are in its passes already; where there is no
     transfer, or it takes no time, nothing is copied."""

@@ -98,7 +98,8 @@ def _request(
     model = slow_model(layers)
     fields: dict[str, Any] = {
         **RECIPE, "schedule": schedule, "gpus": 64, "pp": 8, "tp": 1, "dp": 8, "precision": "fp16",
-        "global_batch": batch, "reduce_bytes": 2, "gather_bytes": 2, "micro_batch": micro_batch,
+        "global_batch": batch, "reduce_bytes": 2, "gather_bytes": 2, "gradient_bytes": 2,
+        "micro_batch": micro_batch,
     }  # fmt: skip
     spec = parse(TrainingPlanSpec, fields, "row")
     return complete_training(spec, known.run, strict=False, model=model, cluster=cluster)

@@ -3,10 +3,11 @@
 A table of steps states accelerators, layers, layout, and the delay and rate of every link; what it
 trains, its repository says: GPT-3 XL (hidden 2048, 16 heads, sequences of 2048) over QQP, whose
 embedding and classifier are "very light-weighted" (results/gpt3_xl_fp16.md; the table of embeddings
-is whole all the same, and its gradients are exchanged), separate attention kernels, layers
-checkpointed one by one (modules/gpt_modules.py), sends and receives on streams of their own
-(pipeline_parallel/dist_gpipe_pipeline_async.py), plain SGD whose gradients are aggregated in the
-precision of the run after the backward pass (github.com/DS3Lab/Decentralized_FM_alpha at cb03043).
+is whole all the same, and its gradients are exchanged), plain PyTorch modules whose attention is
+written out, layers checkpointed one by one (modules/gpt_modules.py), sends and receives on streams
+of their own but of one communicator (pipeline_parallel/dist_gpipe_pipeline_async.py), plain SGD
+whose gradients are aggregated in the precision of the run after the backward pass
+(github.com/DS3Lab/Decentralized_FM_alpha at cb03043).
 Rows whose note says that the fp32 copy is offloaded update it on the host (--use-offload,
 optimizer/optimizer.py). A table of transfers states what sends them.
 """
@@ -46,12 +47,23 @@ default of --vocab-file (utils/dist_args_utils.py at 25fbf53, 2022-04-21; its li
 OFFLOADED = "fp32 copy offloaded"
 """Note of rows that keep weights and gradients in fp32 with the host, which updates them."""
 
+COPIED = 2.1e9
+"""What a host's thread passes between memory and sockets [bytes/s]: median of gloo's 14 transfers
+of 4 MB and more between two processes of one machine (`data/measurements/two-cores-1` to -5). Here
+a stage waits for that: all its sends and receives are calls of one NCCL communicator, each of which
+waits for the one before where that ran on another stream ("Stream changed from last call, create
+dependency against last NCCL kernel launch", src/enqueue.cc of NCCL 2.8.4 to 2.11.4), and so for the
+pass between them; messages go through the host, whose sockets hold more than one (`WINDOW`)."""
+
 RECIPE = {
     "micro_batch": 1,
     "seq_len": 2048,
+    "handed_rate": COPIED,
     "schedule": "gpipe",
     "recompute": "full",
     "attention": "eager",
+    "fused": False,
+    "sums_apart": True,
     "sharding": "none",
     "optimizer_bytes": 4,
     "grad_overlap": False,
@@ -117,7 +129,8 @@ def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | 
     layout = ("pp", "tp", "dp", "gpus", "micro_batch", "global_batch", "precision")
     stated = {key: value for key in layout if (value := cell(row, key)) is not None}
     element = 4 if stated.get("precision") == "fp32" else 2
-    fields = {**RECIPE, "reduce_bytes": element, "gather_bytes": element, **stated}
+    sizes = dict.fromkeys(("reduce_bytes", "gather_bytes", "gradient_bytes"), element)
+    fields = {**RECIPE, **sizes, **stated}
     if OFFLOADED in str(row.get("note")):
         fields["offload_optimizer"] = 1.0
     layers = cell(row, "layers")

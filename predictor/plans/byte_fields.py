@@ -27,6 +27,15 @@ BYTE_FIELDS = (
         "packing takes no time here. `reduce_bytes` is that of gradients.",
     ),
     PlanField(
+        "handed_rate", POSITIVE,
+        "Rate at which a stage itself copies what it hands on.",
+        ("communication",), unit="bytes/s", default="transfers run beside passes",
+        reason="a transfer has a stream of its own",
+        more="Where sends and receives are of one communicator (NCCL), each waits for the one "
+        "before, and that for the pass between them: a stage receives, computes and sends in turn, "
+        "and what it has copied travels without it.",
+    ),
+    PlanField(
         "gather_bytes", POSITIVE, "A weight element as it is gathered.",
         ("communication", "memory"),
         unit="bytes", default="of the precision: 2 or 4",

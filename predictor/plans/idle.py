@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.plans.schedules import LINE, SCHEDULES
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 
@@ -35,6 +36,13 @@ def _above_one(name: str) -> Need:
     return f"{name} above 1", lambda plan, stated: bool(np.any(np.asarray(getattr(plan, name)) > 1))
 
 
+_LINKED: Need = (
+    "stages of one chunk",
+    lambda plan, stated: (
+        SCHEDULES[plan.schedule].fold == LINE
+        and bool(np.any((np.asarray(plan.pp) > 1) & (np.asarray(plan.vpp) == 1)))
+    ),
+)
 _LORA: Need = ("trained=lora", lambda plan, stated: plan.trained != "all")
 _COMPARED: Need = ("learns_from=dpo", lambda plan, stated: plan.compares)
 _FULL: Need = ("recompute=full", lambda plan, stated: plan.recompute == "full")
@@ -66,6 +74,7 @@ TRAINING: Mapping[str, Need] = {
     "merges_apart": _above_one("cp"),
     "keys_repeated": _above_one("cp"),
     "p2p_overlap": _above_one("pp"),
+    "handed_rate": _LINKED,
     "image_tiles": _other("images"),
     "tower": _other("images"),
 }

@@ -181,6 +181,7 @@ class TrainingPlan:
     gradient_bytes: Numeric = 4.0
     reduce_bytes: Numeric = 4.0
     handed_bytes: Numeric = np.nan
+    handed_rate: Numeric = np.nan
     gather_bytes: Numeric = 2.0
     optimizer_bytes: Numeric = 12.0
     logit_bytes: Numeric = 8.0
@@ -234,6 +235,7 @@ class TrainingPlan:
     reshard: bool = True
     reduce_last: bool = False
     flat_copies: bool = False
+    sums_apart: bool = False
     built_whole: bool = False
     clamps_apart: bool = False
     experts_looped: bool = False

@@ -414,6 +414,11 @@ _OVERLAP = (
         more="What travels lies in one buffer, what is multiplied in tensors of its own.",
     ),
     PlanField(
+        "sums_apart", SWITCH, "Gradients of a micro-batch are added by kernels of their own.",
+        ("communication",), reason="the products of large-scale trainers add to what is there",
+        more="PyTorch's autograd (AccumulateGrad), unless a product adds them.",
+    ),
+    PlanField(
         "built_whole", SWITCH, "Every device holds the whole model before it is divided.",
         ("memory",), default=FRAMEWORK, reason="most build it without memory, or stage by stage",
         more="Its 16-bit weights alone, before the first step.",

@@ -50,7 +50,7 @@ class Parts(Frame, LayerTimes):
     gradients   data-parallel collectives per step, (3, *batch)
     offload     copies to the host and back per micro-batch, (3, *batch)
     flat        seconds in which sharded weights and gradients are copied from and to what travels,
-                (3, *batch)
+                and gradients added up by themselves, (3, *batch)
     sigmas      of the families: of their operators, by time
     update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
     repeats     how often the data-parallel collectives repeat in a step

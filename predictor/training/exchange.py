@@ -45,6 +45,7 @@ class Exchange:
     sigma    log-standard-deviation of `time`
     flight   of `time`, between the last byte's departure and its arrival [s], in which the link is
              free again: of a transfer from one rank to the next, else 0
+    copied   for which a transfer keeps either rank from its passes [s], else 0
     """
 
     time: Array
@@ -53,6 +54,7 @@ class Exchange:
     domains: Array
     sigma: Array
     flight: Array
+    copied: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +103,7 @@ class Network:
             self.calls[alike] = self._timed(collective, place)
         time, sigma, hop = self.calls[alike]
         domains = self._domains(place, self.place(crowd) if crowd else place)
-        values = time * collective.calls, window, collective.count, domains, sigma, hop
+        values = time * collective.calls, window, collective.count, domains, sigma, hop, 0.0
         return Exchange(*(filled(value, shape) for value in values))
 
     def _timed(self, collective: Collective, place: Span) -> tuple[Array, ...]:

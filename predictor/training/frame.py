@@ -24,7 +24,7 @@ from predictor.memory import (
 )
 from predictor.models import Model
 from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.timing import Calibration, operator_times
 from predictor.training.exchange import EVERYONE, Exchange, Network, Slot
 from predictor.work import (
@@ -37,6 +37,7 @@ from predictor.work import (
     newton_schulz,
     pipeline_collectives,
     step_operators,
+    sum_operators,
     update_operators,
 )
 
@@ -114,10 +115,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     at, parameters = laid.at, laid.parameters
     network = Network.of(plan, cluster, calibration)
     full = (3, *shape)
-    between = {
-        Slot("pp", c.op, c.phase, c.phase if c.behind else ""): network.exchange(c, 0.0, shape)
-        for c in pipeline_collectives(model, plan)
-    }
+    between = _between(model, plan, network)
     dense, experts = parameters.dense, parameters.expert
     gradients: dict[tuple[Slot, int], Exchange] = {}
     for number, c in enumerate(
@@ -154,6 +152,16 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         replicas=whole(plan.dp),
         loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
     )
+
+
+def _between(model: Model, plan: TrainingPlan, network: Network) -> dict[Slot, Exchange]:
+    """Transfers between stages, and for how long each keeps its stages (`handed_rate`)."""
+    found = {}
+    for c in pipeline_collectives(model, plan):
+        copied = filled(np.nan_to_num(c.bytes / np.asarray(plan.handed_rate)), plan.shape)
+        slot = Slot("pp", c.op, c.phase, c.phase if c.behind else "")
+        found[slot] = replace(network.exchange(c, 0.0, plan.shape), copied=copied)
+    return found
 
 
 def _updated(
@@ -223,13 +231,16 @@ def _flat(
     full: tuple[int, ...],
 ) -> Array:
     """Seconds of a step in which sharded weights and gradients, of layers and of experts, are
-    copied from and to the buffers in which they travel, or cast, (3, *batch)."""
+    copied from and to the buffers in which they travel, or cast, and gradients added to those of
+    earlier micro-batches by kernels of their own, (3, *batch)."""
     dense, experts = held
     listed = [
         *flat_operators(plan, dense, plan.shard_group),
         *flat_operators(plan, experts, plan.expert_shard_group),
         *cast_operators(plan, dense),
         *cast_operators(plan, experts),
+        *sum_operators(plan, dense),
+        *sum_operators(plan, experts),
     ]
     if not listed:
         return np.zeros(full)
@@ -274,4 +285,4 @@ def _copies(
 def _copy(time: Array) -> Exchange:
     """A copy to the host or back, of every micro-batch."""
     zero, one = np.zeros_like(time), np.ones_like(time)
-    return Exchange(time, zero, one, one, np.full_like(time, offload.SIGMA), zero)
+    return Exchange(time, zero, one, one, np.full_like(time, offload.SIGMA), zero, zero)

@@ -101,6 +101,7 @@ AROUND = (
     "inner_layers",
     "recompute_chunk",
     "loader_rate",
+    "handed_rate",
     "useful",
 )
 """Numbers that say how layers are put together, and of layers no more than `_told_apart`."""
@@ -306,6 +307,7 @@ STEP_CATEGORIES = (
     "reshard",
     "reduce_last",
     "flat_copies",
+    "sums_apart",
     "grad_clip",
     "optimizer",
     "update_early",

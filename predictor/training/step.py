@@ -68,26 +68,34 @@ class _Links:
     what they send. Shape of the batch.
 
     transfer, latency   as of `Passes`
+    copied              for which a transfer keeps either stage from its passes [s]
     family, sigma       of the transfers
     """
 
     transfer: Array
     latency: Array
+    copied: Array
     family: str
     sigma: Array
 
 
 def _links(book: Ledger) -> _Links:
     """Both ways carry alike messages: the slower one counts."""
-    transfer, latency, sigma = (np.zeros(book.full[1:]) for _ in range(3))
+    transfer, latency, copied, sigma = (np.zeros(book.full[1:]) for _ in range(4))
     family = "p2p"
     for pipe, exchange in book.parts.between.items():
         there = book.apart & (exchange.count > 0)
         flight = np.where(there, exchange.flight, 0.0)
         kept = np.where(there, book.wire(exchange) - exchange.flight, 0.0)
         transfer, latency = np.maximum(transfer, kept), np.maximum(latency, flight)
+        sent = there & (exchange.time > 0)  # none where transfers are thought away
+        copied = np.maximum(copied, np.where(sent, exchange.copied, 0.0))
         sigma, family = np.maximum(sigma, exchange.sigma), pipe.op
-    return _Links(transfer, latency, family, sigma)
+    return _Links(transfer, latency, copied, family, sigma)
+
+
+NEIGHBOURS = np.array([1.0, 2.0, 1.0])
+"""Stages that a stage of each kind receives from or sends to in a pass."""
 
 
 def _unequal(book: Ledger, stage_time: Array, slowest: npt.NDArray[np.intp]) -> Array | float:
@@ -163,14 +171,29 @@ def _with_links(sigmas: dict[str, Array], links: _Links) -> dict[str, Array]:
     return {**sigmas, links.family: np.maximum(known, links.sigma)}
 
 
-def _played(parts: Parts, passes: Passes, links: _Links) -> tuple[Passes, Array, Array]:
+def _played(
+    parts: Parts, passes: Passes, links: _Links, factor: Numeric
+) -> tuple[Passes, Array, Array]:
     """Passes with what they hand on, and of all micro-batches through the pipeline the time without
-    links and what links add to it [s]."""
+    links and what links add to it [s].
+
+    What a stage passes on itself, in turn with its passes, is part of these, and of the way to the
+    next stage: a message travels while either end copies it. Passes are over the framework's
+    factor, which stretches no copy.
+    """
     busy = pipeline_time(parts.schedule, passes, parts.m, parts.vpp)
-    passes = replace(passes, transfer=links.transfer, latency=links.latency)
-    if not np.any(passes.hop):
-        return passes, busy, np.zeros_like(busy)
-    return passes, busy, pipeline_time(parts.schedule, passes, parts.m, parts.vpp) - busy
+    latency = np.maximum(links.latency - 2.0 * links.copied, -links.transfer)
+    passes = replace(passes, transfer=links.transfer, latency=latency)
+    if not np.any(links.copied):
+        if not np.any(passes.hop):
+            return passes, busy, np.zeros_like(busy)
+        return passes, busy, pipeline_time(parts.schedule, passes, parts.m, parts.vpp) - busy
+    own = NEIGHBOURS.reshape(3, *(1,) * links.copied.ndim) * links.copied
+    whole, kept = (
+        replace(passes, forward=passes.forward + each, backward=passes.backward + each)
+        for each in (own, own / factor)
+    )
+    return kept, busy, pipeline_time(parts.schedule, whole, parts.m, parts.vpp) - busy
 
 
 def _stretched(
@@ -204,7 +227,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     links = _links(book)
 
     m, present = parts.m, parts.at.count > 0
-    passes, busy, waits = _played(parts, _passes(book, stage_time), links)
+    passes, busy, waits = _played(parts, _passes(book, stage_time), links, using.factor)
     slowest = np.argmax(np.where(present, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:
@@ -233,7 +256,9 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     families = {family: critical(value) * longer for family, value in book.families.items()}
     families[links.family] = families.get(links.family, 0.0) + waits / using.factor
     hidden = {kind: critical(value) for kind, value in book.hidden.items()}
-    hidden["pp"] = hidden["pp"] + np.maximum(2.0 * m * passes.hop - waits, 0.0)
+    hidden["pp"] = hidden["pp"] + np.maximum(
+        2.0 * m * (links.transfer + links.latency) - waits, 0.0
+    )
     return Step(
         step_time=np.asarray(total + breakdown["data_loading"]),
         breakdown=breakdown,

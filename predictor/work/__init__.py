@@ -32,6 +32,7 @@ from predictor.work.training import (
     cast_operators,
     flat_operators,
     step_operators,
+    sum_operators,
     update_operators,
 )
 from predictor.work.worklist import LAYER_MODULES
@@ -71,6 +72,7 @@ __all__ = [
     "step_collectives",
     "step_operators",
     "streaming",
+    "sum_operators",
     "table_bytes",
     "update_operators",
 ]

@@ -213,6 +213,20 @@ def cast_operators(plan: TrainingPlan, held: Held) -> list[Operator]:
     ]  # fmt: skip
 
 
+def sum_operators(plan: TrainingPlan, held: Held) -> list[Operator]:
+    """Gradients of each micro-batch after the first, which are read, and added to what is there
+    (PyTorch 1.11, torch/csrc/autograd/functions/accumulate_grad.h: `variable_grad += new_grad`).
+    Counts are per step; none where products add them (`sums_apart`).
+
+    held    parameters of one kind on this rank
+    """
+    if not plan.sums_apart:
+        return []
+    moved, times = plan.recipe.activation + 2.0 * plan.gradient_bytes, plan.micro_batches - 1.0
+    tags = ("update", "update", plan.recipe.core, held.trained, 1.0, moved)
+    return [streaming("gradients.add", "elementwise", "add", *tags, count=times)]
+
+
 def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:
     """Kernels of the optimizer step on one rank.
 

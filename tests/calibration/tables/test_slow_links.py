@@ -106,7 +106,7 @@ def test_replicas_over_slow_links_are_within_what_was_asked(replicas: int, steps
         if rows[int(row.point_id.split(":")[1]) - 2]["dp"] == str(replicas)
     ]
     assert len(errors) == {2: 5, 4: 5, 8: 20}[replicas]
-    assert sum(errors) / len(errors) < 0.20
+    assert sum(errors) / len(errors) < 0.15
 
 
 @here
@@ -130,6 +130,24 @@ def test_slow_links_set_the_pace_of_published_steps(steps: Scores) -> None:
     gaps = [abs(row.predicted / row.published - 1.0) for row in sent.rows]
     assert sent.kind == "kernels"
     assert sum(gaps) / len(gaps) < 0.15
+
+
+@here
+def test_stages_that_send_in_turn_set_the_pace_of_fast_links(steps: Scores) -> None:
+    """Asked of pipelines in 16 bits: 13 % (17.1 % where all transfers hid behind passes, 0.67 of
+    what was measured over links of 10 Gb/s); nothing is fitted to them: what a host copies was
+    timed elsewhere."""
+    with (VARIATION / "lowbw_v100_steps.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    told = [
+        (rows[int(row.point_id.split(":")[1]) - 2], row.predicted / row.published)
+        for row in steps.rows
+    ]
+    found = [(own, r) for own, r in told if (own["dp"], own["precision"]) == ("1", "fp16")]
+    assert len(found) == 40
+    assert sum(abs(r - 1.0) for _, r in found) / 40 < 0.13
+    fast = [r for own, r in found if own["bandwidth_gbps"] == "10"]
+    assert sum(fast) / len(fast) > 0.8
 
 
 def as_fast(row: Mapping[str, Any], by: float, known: Calibration) -> float:

@@ -81,7 +81,9 @@ def test_a_collective_beside_its_product_by_hand(contention: float, overlap: flo
     of the share of it that hides, and what slows the product while it does. In tiles: one tile of
     it behind the rest. What must be gathered whole before a product stays as it is."""
     value = np.asarray
-    link = Exchange(value(4.0), value(5.0), value(1.0), value(1.0), value(0.1), value(0.0))
+    link = Exchange(
+        value(4.0), value(5.0), value(1.0), value(1.0), value(0.1), value(0.0), value(0.0)
+    )
     run = RunParameters(overlap={"tp": overlap}, factors={"gemm": 2.0}, contention=contention)
     known = replace(load("none"), run=run)
 

@@ -27,6 +27,7 @@ OTHER = {
     "inner_layers": 16.0,
     "recompute_chunk": 2.0,
     "loader_rate": 1e5,
+    "handed_rate": 1e9,
     "useful": 0.5,
 }
 """Another value of each number that layers do not depend on."""

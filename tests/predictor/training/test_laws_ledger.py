@@ -34,7 +34,7 @@ from tests.predictor.dense import dense
 
 def exchange(time: float, count: float) -> Exchange:
     one = np.ones(3)
-    return Exchange(time * one, 0.0 * one, count * one, one, 0.1 * one, 0.0 * one)
+    return Exchange(time * one, 0.0 * one, count * one, one, 0.1 * one, 0.0 * one, 0.0 * one)
 
 
 def hidden(

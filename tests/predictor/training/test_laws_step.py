@@ -13,8 +13,10 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.memory.kept import kept_by
 from predictor.memory.training import lay_out, layer_activations
+from predictor.plans.events import timeline
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
+from predictor.plans.schedules import pipeline_time
 from predictor.plans.training import TrainingPlan
 from predictor.timing import BULK, Taxes
 from predictor.timing.calibration import RunParameters
@@ -233,6 +235,79 @@ def test_no_software_slows_a_link() -> None:
         rest = float(plain.step_time) - stays
         assert float(more.step_time) == pytest.approx(1.5 * rest + stays)
     assert waits[1] - waits[0] == pytest.approx(2.0, rel=1e-3)  # once each way
+
+
+@pytest.mark.parametrize(("schedule", "stages"), [("gpipe", 2), ("gpipe", 3), ("1f1b", 3)])
+def test_a_stage_that_copies_what_it_hands_on_works_that_much_longer(
+    schedule: str, stages: int
+) -> None:
+    """Inner stages copy what they receive and what they send, both ways; the first micro-batch of
+    a phase is copied while it travels."""
+    made = plan(pp=float(stages), schedule=schedule, micro_batch=1.0)
+    each, ends = 1.0, min(stages - 1.0, 2.0)
+    message = 2.0 * float(made.tokens) * SMALL.hidden
+    plain = step(made)
+    found = step(replace(made, handed_rate=message / each))
+    grown = float(found.step_time - plain.step_time)
+    if schedule == "gpipe":
+        first = (stages - 1.0) * (2.0 * each - float(plain.passes.hop))
+        assert grown == pytest.approx(
+            2.0 * (15.0 * ends * each + first), rel=1e-9 + 0.01 * (ends > 1)
+        )
+    assert grown > 0.99 * 2.0 * 15.0 * ends * each
+    hop = float(found.passes.transfer), float(found.passes.latency)
+    played = timeline(schedule, *found.passes.of_every_stage(), 16, 1, *hop)
+    whole = pipeline_time(schedule, found.passes, 16.0, 1.0)
+    assert played[-1].end == pytest.approx(float(whole), rel=1e-9 if schedule == "gpipe" else 0.02)
+
+
+def test_a_link_slower_than_all_that_a_stage_does_hides_its_copies() -> None:
+    slow = replace(DGX, tiers=tuple(replace(t, bandwidth=t.bandwidth / 1e5) for t in DGX.tiers))
+    made = plan(pp=3.0, schedule="gpipe")
+    turn = replace(made, handed_rate=1e10)
+    times = [
+        float(assemble(parts(SMALL, slow, one, NONE)[0], QUIET, Environment()).step_time)
+        for one in (made, turn)
+    ]
+    assert times[1] == pytest.approx(times[0], rel=1e-9)
+    assert float(step(turn).step_time) > float(step(made).step_time)
+
+
+def test_gradients_added_by_kernels_of_their_own_are_the_bytes_that_these_move() -> None:
+    """Seven of eight micro-batches: 10 bytes of each parameter at the memory's rate or slower."""
+    made = plan()
+    grown = float(step(replace(made, sums_apart=True)).step_time - step(made).step_time)
+    least = 7.0 * 10.0 * SMALL.parameters / float(DGX.accelerator.bandwidth)
+    assert least <= grown < 1.5 * least
+    assert step(replace(made, sums_apart=True, global_batch=2.0)).step_time == pytest.approx(
+        float(step(replace(made, global_batch=2.0)).step_time)
+    )
+
+
+def test_no_software_slows_what_a_stage_copies() -> None:
+    made = plan(pp=3.0, schedule="gpipe", micro_batch=1.0, handed_rate=1e7, attention="unfused")
+    found = parts(SMALL, DGX, made, NONE)[0]
+    plain, slow = (assemble(found, QUIET, Environment(factor=f)) for f in (1.0, 2.0))
+    copies = float(plain.breakdown["pp_communication"])
+    assert float(slow.breakdown["pp_communication"]) == pytest.approx(copies)
+    more = [float(one.passes.forward[1] * f) for one, f in ((plain, 1.0), (slow, 2.0))]
+    each = 2.0 * 2.0 * float(made.tokens) * SMALL.hidden / 1e7
+    assert more[1] - each == pytest.approx(2.0 * (more[0] - each))
+
+
+def test_copies_of_transfers_that_are_thought_away_are_none() -> None:
+    """Where a device holds several chunks transfers are in its passes already; where there is no
+    transfer, or it takes no time, nothing is copied."""
+    for layout in ({"pp": 1.0}, {"pp": 2.0, "vpp": 3.0}):
+        made = plan(**layout)
+        turn = replace(made, handed_rate=1e6)
+        assert float(step(turn).step_time) == float(step(made).step_time)
+    made = plan(pp=2.0, schedule="gpipe", handed_rate=1e6)
+    found = parts(SMALL, DGX, made, NONE)[0]
+    quiet = {key: replace(e, time=0.0 * e.time) for key, e in found.between.items()}
+    free = assemble(replace(found, between=quiet), QUIET, Environment())
+    assert float(free.breakdown["pp_communication"]) < 1e-5
+    assert float(assemble(found, QUIET, Environment()).breakdown["pp_communication"]) > 1.0
 
 
 def test_a_framework_stretches_the_step_and_a_loader_fills_it() -> None:

@@ -10,7 +10,7 @@ from predictor.plans import TrainingPlan
 from predictor.records import replace
 from predictor.work import step_operators
 from predictor.work.communication import Held
-from predictor.work.training import cast_operators
+from predictor.work.training import cast_operators, sum_operators
 
 LOOP = TrainingPlan(
     tp=1.0, pp=1.0, dp=1.0, micro_batch=2.0, seq_len=1024.0, global_batch=8.0, sharding="none",
@@ -65,6 +65,14 @@ def test_a_batch_of_plans_has_what_each_has_alone() -> None:
         for one, many in zip(step_operators(model, plan), together, strict=True):
             assert np.broadcast_to(many.bytes, (2,))[at] == one.bytes
             assert np.broadcast_to(many.saved, (2,))[at] == one.saved
+
+
+def test_gradients_are_added_to_those_of_earlier_micro_batches_by_themselves() -> None:
+    """Of four micro-batches three are: 2 bytes of what is new, 4 twice of what is there."""
+    held = Held(weights=1000.0, trained=600.0)
+    (added,) = sum_operators(replace(LOOP, sums_apart=True), held)
+    assert (float(added.bytes), float(added.count)) == (6000.0, 3.0)
+    assert sum_operators(LOOP, held) == []
 
 
 def test_weights_and_gradients_are_cast_once_a_micro_batch() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware import Cluster
-from predictor.plans import HUGGINGFACE, ON_ONE, PLAIN, TrainingPlan
+from predictor.plans import HUGGINGFACE, MAKERS, ON_ONE, PLAIN, TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.variation.order import normal_maximum
@@ -27,10 +27,10 @@ ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "ho
 
 
 HOST_DOUBT = 0.55
-"""Log-standard-deviation of what hosts take for an operator, of frameworks whose runs have no
-spread of their own: with it eight in ten steps that wait for launches lie inside, machines alike
-(12 steps on four: `data/measurements`). Without any one of these it is 0.36 to 0.53. None is needed
-beside the spread of those that the maker of accelerators keeps, whose hosts are fitted to runs."""
+"""Log-standard-deviation of what hosts take for an operator, of frameworks but `MAKERS`: with it
+eight in ten steps that wait for launches lie inside, machines alike (12 steps on four:
+`data/measurements`). Without any one of these it is 0.36 to 0.53. None is needed beside the spread
+of `MAKERS`, whose hosts are fitted to many runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +94,7 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
-    if plan.framework not in run.spreads:
+    if plan.framework not in MAKERS:
         found = replace(found, doubt=HOST_DOUBT)
     if plan.framework in ON_ONE and plan.lone.any():
         found = replace(found, factor=np.where(plan.lone, 1.0, found.factor))

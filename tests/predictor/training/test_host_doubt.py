@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.runs.apart import errors, residuals, take_apart
+from calibration.runs.apart import environments, take_apart
 from calibration.tables.runs import Point, point_of
 from predictor import catalog
 from predictor.catalog.artifacts import load
@@ -88,14 +88,14 @@ def waiting() -> pd.DataFrame:
             for row in table.assign(accelerator=accelerator).to_dict("records")
         ]
         runs = take_apart(KNOWN, [one for one in made if isinstance(one, Point)])
-        away = errors(runs, KNOWN.run)
-        quiet = [replace(KNOWN.run, spreads=dict.fromkeys(runs.framework.tolist(), (0.0, 0.0)))]
-        for one, point, wide, narrow in zip(
-            away, runs.points, residuals(runs, KNOWN.run), residuals(runs, quiet[0]), strict=True
-        ):
-            own = KNOWN.run.spread(point.request.model.is_moe, point.request.plan.framework)
-            share = np.sqrt(max(wide.sigma**2 - narrow.sigma**2, 0.0)) / HOST_DOUBT
-            rows.append((folder, one, np.hypot(narrow.sigma, own), share))
+        using = environments(runs, KNOWN.run)
+        step = assemble(runs.parts, KNOWN.run, using)
+        away = np.log(step.step_time) - runs.measured
+        narrow = interval(step, using.factor, 0.0, host=False)
+        own = [KNOWN.run.spread(one.request.model.is_moe, one.request.plan.framework)
+               for one in runs.points]  # fmt: skip
+        share = using.factor * step.launches / step.step_time
+        rows += zip([folder] * len(own), away, np.hypot(narrow, own), share, strict=True)
     table = pd.DataFrame(rows, columns=["machine", "error", "sigma", "share"])
     return table[table["share"] > 0.1]
 

@@ -69,8 +69,7 @@ class TowerLayer:
 def _attending(tower: Tower, plan: TrainingPlan) -> str:
     """How images attend (`Tower.several`): where PyTorch's own attention runs, which knows windows
     as masks alone; elsewhere a kernel takes sequences of any length."""
-    loops = plan.framework == HUGGINGFACE and plan.windows_masked
-    return tower.several if loops else "batch"
+    return tower.several if plan.windows_masked else "batch"
 
 
 def _plans(model: Model, plan: TrainingPlan, seen: Seen) -> list[tuple[float, TrainingPlan]]:

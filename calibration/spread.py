@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from predictor.plans import MAKERS
 from predictor.timing import RunParameters
 
 LEAST_SOURCES = 3
@@ -22,11 +23,6 @@ MOST_CARRIED = 3.0
 
 LEAST_PLANS = 5
 """Plans of a source below which it says nothing about the spread between plans."""
-
-MAKERS = ("megatron-bridge", "megatron-lm", "nemo")
-"""Frameworks that the maker of most accelerators keeps and tunes for them (families 'paper' and
-'vendor' of `data/defaults/run.yaml`): their runs differ less than those of what communities keep,
-whose code of experts above all is anything from a loop to what the maker runs."""
 
 NORMAL = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""

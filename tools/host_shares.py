@@ -2,9 +2,11 @@
 around operators, which `predictor.training.calls` counts in operators.
 
     python -m tools.host_shares OUT.csv
+    python -m tools.host_shares --windows OUT.csv
 
 On a processor, by its own time of a thread; needs transformers and peft. Loops of `tools/loops.py`
 without checkpoints, with reentrant and with other ones; and adapters that are switched off and on.
+Or what one more window takes in a tower like Qwen2.5-VL's, whose windows attend one by one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ TOKENS = (2, 8)
 LOOPS = ("transformers", "transformers-lora16-narrow", "transformers-lora16-autocast")
 CHECKPOINTS = {"none": None, "reentrant": True, "hooks": False}
 CALLS = 24
+
+PIXELS, IMAGES, DEPTH = 112, 4, 8
+WINDOWS = (28, 56)
+"""Pixels of a window's side, of a patch and of four: 64 and 16 windows of as many patches."""
 
 
 def took(call: Callable[[], object]) -> float:
@@ -76,9 +82,53 @@ def rows() -> Iterator[dict[str, Any]]:
                    "layer_ms": took(switched)}  # fmt: skip
 
 
+def tower(window: int) -> Any:
+    """A tower like Qwen2.5-VL's, of next to no width, and a call of it with its backward pass."""
+    import torch
+    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as code
+    from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
+
+    config = Qwen2_5_VLVisionConfig(
+        depth=DEPTH, hidden_size=32, intermediate_size=32, num_heads=2, out_hidden_size=32,
+        window_size=window, fullatt_block_indexes=[],
+    )  # fmt: skip
+    config._attn_implementation = "sdpa"
+    return code.Qwen2_5_VisionTransformerPretrainedModel(config).to(torch.float32).train()
+
+
+def windows() -> Iterator[dict[str, Any]]:
+    """What one more window takes [us]: what is between towers of more and of fewer windows."""
+    import torch
+
+    torch.set_num_threads(1)
+    side = PIXELS // 14
+    pixels = torch.randn(IMAGES * side * side, 3 * 2 * 14 * 14)
+    grid = torch.tensor([[1, side, side]] * IMAGES)
+    many = [IMAGES * (PIXELS // one) ** 2 for one in WINDOWS]
+    for kind, reentrant in {"forward": None, **CHECKPOINTS}.items():
+        found = []
+        for size in WINDOWS:
+            made = tower(size)
+            if reentrant is not None:
+                made.gradient_checkpointing_enable({"use_reentrant": reentrant})
+                made.patch_embed.register_forward_hook(lambda *kept: kept[2].requires_grad_(True))
+
+            def stepped(made: Any = made, alone: bool = kind == "forward") -> None:
+                with torch.set_grad_enabled(not alone):
+                    seen = made(pixels, grid).pooler_output
+                if not alone:
+                    seen.sum().backward()
+                    made.zero_grad(set_to_none=True)
+
+            found.append(took(stepped) * SMALL.layers / DEPTH)
+        yield {"checkpoints": kind, "window_us": 1e3 * (found[0] - found[1]) / (many[0] - many[1])}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    table = pd.DataFrame(rows())
-    table.round(4).to_csv(parser.parse_args().out, index=False)
+    parser.add_argument("--windows", action="store_true")
+    told = parser.parse_args()
+    table = pd.DataFrame(windows() if told.windows else rows())
+    table.round(4).to_csv(told.out, index=False)
     print(table.to_string())

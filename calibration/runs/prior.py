@@ -84,7 +84,7 @@ def block(runs: Runs, run: RunParameters, source: str = "own") -> Block:
     """Runs of one source under run parameters."""
     using = environments(runs, run)
     step = assemble(runs.parts, run, using)
-    sigma = interval(step, using.factor, 0.0)
+    sigma = interval(step, using.factor, 0.0, host=False)
     threads = [threads_of(point.request.cluster.accelerator) for point in runs.points]
     calm = calm_share(np.array([point.waited for point in runs.points]), np.array(threads))
     known = traits(runs.parts, run, using, step, described(runs), sigma, 1.0 / calm - 1.0)

@@ -162,6 +162,9 @@ class TowerSpec(Spec):
     patch_width: Count = 588
     merged: Count = 1
     gated: bool = False
+    window: Natural = 0
+    whole: Natural = 0
+    several: Literal["batch", "loop", "mask"] = "batch"
 
 
 class ModelSpec(Spec):
@@ -271,6 +274,7 @@ class ModelSpec(Spec):
     laurel_rank: Natural = 0
     quantization: QuantizationSpec | None = None
     causal: bool = True
+    looped: bool = False
     tower: TowerSpec | None = None
     hf_id: str = ""
     source: str = ""

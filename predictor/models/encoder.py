@@ -6,8 +6,11 @@ from predictor.models.model import Model
 from predictor.models.tower import Tower
 
 
-def encoder(tower: Tower) -> Model:
-    """The layers as a model of their own, whose tokens all see each other."""
+def encoder(tower: Tower, looped: bool = False) -> Model:
+    """The layers as a model of their own, whose tokens all see each other.
+
+    looped  images and windows attend one after the other
+    """
     return Model(
         name=f"{tower.kind} tower",
         layers=tower.layers,
@@ -23,6 +26,7 @@ def encoder(tower: Tower) -> Model:
         positions="none",
         bias=True,
         causal=False,
+        looped=looped,
     )
 
 

@@ -123,6 +123,7 @@ class Model(
                       (Gemma 3n), and a product of `laurel_rank` beside attention, if any
     quantization      how the checkpoint stores its weights, where its file says so
     causal            a token sees none behind it; else all see all (encoders)
+    looped            sequences attend one after the other, each by calls of its own
     tower             encoder of images or sound beside it, where it has one
     """
 
@@ -228,6 +229,7 @@ class Model(
     laurel_rank: int = 0
     quantization: Quantization | None = None
     causal: bool = True
+    looped: bool = False
     tower: Tower | None = None
 
     @property

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from predictor.arrays import Numeric
 from predictor.records import dataclass
 
 TILE = 448
@@ -30,6 +33,11 @@ class Tower:
     tokens       of a tile in the language model
     patch_width  values of a patch that are projected to `hidden`
     merged       patches that make one token
+    window       patches of a window, inside which layers attend; 0: over all of a tile
+    whole        layers that see all of a tile nevertheless
+    several      how code without a kernel for sequences of several lengths attends to several
+                 images: of one size, at once ('batch'); one after the other, window by window
+                 ('loop'); or as one sequence behind a mask ('mask')
     """
 
     kind: str
@@ -42,6 +50,26 @@ class Tower:
     patch_width: int
     merged: int = 1
     gated: bool = False
+    window: int = 0
+    whole: int = 0
+    several: str = "batch"
+
+    def sequences(
+        self, tiles: Numeric, several: str = "batch"
+    ) -> list[tuple[float, Numeric, Numeric]]:
+        """What attends by itself in each kind of layers, of so many tiles: the kind's share of the
+        layers, patches of a sequence, sequences.
+
+        several  how they attend: behind a 'mask' all tiles are one sequence
+        """
+        if several == "mask":
+            together = np.maximum(tiles, 1.0)
+            return [(1.0, self.patches * together, tiles / together)]
+        if not self.window or self.window >= self.patches:
+            return [(1.0, float(self.patches), tiles)]
+        whole = self.whole / self.layers
+        small = (1.0 - whole, float(self.window), tiles * (self.patches / self.window))
+        return [small, (whole, float(self.patches), tiles)] if whole else [small]
 
 
 SIZES = {
@@ -67,6 +95,20 @@ of their own blocks (transformers 5.24, modeling_glm4v.py, Glm4vVisionBlock)."""
 SIDES = {"step3p5_vision": 4}
 """Patches along a side that make one token, of types whose files state no such number: two
 convolutions of stride 2 (transformers 5.24, modeling_step3p7.py)."""
+
+LOOPED = ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_omni", "qwen3_5",
+          "qwen3_asr", "qwen4_exp", "glm4v", "glm5_next", "glm_ocr", "glm_image",
+          "ernie4_5_vl", "exaone4_5",
+          "kimi_k25", "minicpmv4_6", "muse_glimmer", "paddleocr_vl", "hunyuan_vl",
+          "video_llama_3", "cohere_compass", "cosmos3_edge")  # fmt: skip
+"""How types begin whose towers have images of any size as one sequence with marks between them: by
+FlashAttention one call; by scaled_dot_product_attention, or eagerly, one for each image and window,
+between a split and a concatenation (transformers 4.57 to 5.17, models/*/modeling_*.py:
+`torch.split(tensor, lengths.tolist(), dim=2)`)."""
+
+MASKED = ("pixtral",)
+"""Types whose images are one sequence behind a mask of blocks (transformers 5.17,
+modeling_pixtral.py: `generate_block_attention_mask`)."""
 
 ASKED = ("query_num", "downsample_mode")
 """Keys of files whose slices are of `image_size` there, not of their tower's (MiniCPM-V)."""
@@ -145,13 +187,23 @@ def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
         merged = _merged_side(own, outer) ** 2
         tokens = inside // merged
     joined = int(own.get("temporal_patch_size", 1))  # Qwen-VL: an image counts as two frames
+    kinds = [str(one.get("model_type", "")) for one in (own, outer)]
+    layers = own.get("fullatt_block_indexes")
     one = not str(own.get("model_type", "")).startswith(("qwen", "siglip"))
     return {
         "patches": inside + (1 if one else 0),  # a class token, but in these
         "tokens": tokens,
         "patch_width": 3 * joined * patch**2,
         "merged": merged,
+        "window": (int(own["window_size"]) // patch) ** 2 if isinstance(layers, list) else 0,
+        "whole": len(layers) if isinstance(layers, list) else 0,
+        "several": "mask" if kinds[0] in MASKED else _looped(kinds),
     }
+
+
+def _looped(kinds: list[str]) -> str:
+    """How a tower of types attends that sees no mask (`Tower.several`)."""
+    return "loop" if any(kind.startswith(LOOPED) for kind in kinds) else "batch"
 
 
 def _side(value: Any) -> int:

@@ -22,7 +22,9 @@ KIND_FIELDS = (
         "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.",
         (*PASSES, "memory"), default=FRAMEWORK,
         reason="HuggingFace's are, which PyTorch's attention reads whole",
-        more="Every query then meets every key, and keys are copied for each head.",
+        more="Every query then meets every key, and keys are copied for each head. Images and "
+        "windows of towers like Qwen-VL's attend one after the other; a kernel for sequences of "
+        "any length (flash_attention_2) has all of them in one call.",
     ),
     PlanField(
         "merges_apart", SWITCH, "Attention over each rank's keys is merged in 32 bits.",

@@ -129,6 +129,11 @@ LOOPS = (PLAIN, HUGGINGFACE, "torchtune")
 """Loops over modules of PyTorch without a framework: somebody's own, those of HuggingFace's Trainer
 and what stands on it, and torchtune's recipes."""
 
+MAKERS = ("megatron-bridge", "megatron-lm", "nemo")
+"""Frameworks that the maker of most accelerators keeps and tunes for them (families 'paper' and
+'vendor' of `data/defaults/run.yaml`): their runs differ less than those of what communities keep,
+whose code of experts above all is anything from a loop to what the maker runs."""
+
 ZERO = ("deepspeed", "megatron-deepspeed")
 """Frameworks on DeepSpeed's optimizers."""
 

@@ -28,18 +28,19 @@ def encoding(
     its heads, else on every rank whole (vLLM's and SGLang's towers)."""
     tower = model.tower
     assert tower is not None
-    own, one = encoder(tower), tower_plan(plan, tower)
+    several = "batch" if plan.modules == "joined" else tower.several  # a kernel for any lengths
+    own, one = encoder(tower, several == "loop"), tower_plan(plan, tower)
     some = np.asarray(tiles) > 0
     tiles = np.where(some, tiles, 1.0)
     tokens = tiles * float(tower.patches)
-    cores = prefill_cores(
-        own, cluster, one, tiles, float(tower.patches), 0.0, calibration, sustained=True
-    )
     moved = [c for c in pass_collectives(own, one, tokens, 0.0) if c.name.split(".")[0] in INSIDE]
     talk = communication(moved, one, cluster, calibration, 0.0)
-    layers = layers_of(own, cluster, one, tokens, calibration, True)
+    found = layers_of(own, cluster, one, tokens, calibration, True)
+    for share, patches, many in tower.sequences(tiles, several):
+        cores = prefill_cores(own, cluster, one, many, patches, 0.0, calibration, sustained=True)
+        found = found.plus(cores.times(share))
     more = 1.0 + around_layers(tower, model.hidden) / tower.layers
-    return layers.plus(cores).plus(talk).times(np.where(some, more, 0.0))
+    return found.plus(talk).times(np.where(some, more, 0.0))
 
 
 def tower_plan(plan: ServingPlan, tower: Tower) -> ServingPlan:

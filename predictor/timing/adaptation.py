@@ -158,6 +158,7 @@ class Learned:
     traits    of the runs measured, (k, ...)
     residual  log of measured over predicted, (k,)
     outlying  which runs are outliers in every hypothesis, (O, k)
+    loud      in which hypotheses all runs are restless instead, (O,)
     inverse   of the covariance in every hypothesis, (O, k, k)
     parts     hypothesis and place in `HOSTS` of every part of the mixture, (M, 2)
     weight    of every part, (M,)
@@ -170,6 +171,7 @@ class Learned:
     traits: Traits
     residual: Array
     outlying: npt.NDArray[np.bool_]
+    loud: npt.NDArray[np.bool_]
     inverse: Array
     parts: npt.NDArray[np.intp]
     weight: Array
@@ -192,13 +194,12 @@ class Learned:
     @property
     def restless(self) -> float:
         """Probability that all runs are, and that those to come are, too."""
-        return float(self.weight @ restless(self.outlying)[self.parts[:, 0]])
+        return float(self.weight @ self.loud[self.parts[:, 0]])
 
     @property
     def doubtful(self) -> Array:
-        """Probability that each run is an outlier among others that are not, (k,)."""
-        alone = self.outlying & ~restless(self.outlying)[:, None]
-        return np.asarray(self.weight @ alone[self.parts[:, 0]])
+        """Probability that each run is an outlier, (k,)."""
+        return np.asarray(self.weight @ self.outlying[self.parts[:, 0]])
 
     def slopes(self) -> tuple[Array, Array]:
         """Means and standard deviations of the logs of the physical parameters, (A,)."""
@@ -228,7 +229,7 @@ class Learned:
         for place, own in enumerate(self.inverse):
             known = np.einsum("ni,ij,nj->n", across, own, across, optimize=True)
             left[:, place] = np.maximum(variance - known, 1e-8)
-        left += LOUD**2 * restless(self.outlying)
+        left += LOUD**2 * self.loud
         spread = left[:, self.parts[:, 0]] * self.stretch
         mean = means @ self.weight
         total = (spread + (means - mean[:, None]) ** 2) @ self.weight
@@ -256,20 +257,16 @@ def narrower(freedom: float) -> float:
 
 @cache
 def hypotheses(count: int) -> npt.NDArray[np.bool_]:
-    """Which of so many runs are outliers: none, one of them, two of them (of few), all, (O, k)."""
-    sets: list[tuple[int, ...]] = [(), *((i,) for i in range(count))] if count > 1 else [()]
+    """Which of so many runs are outliers: none, one of them, two of them (of few), (O, k); and none
+    where all are restless, which is the last."""
+    sets: list[tuple[int, ...]] = [(), *((i,) for i in range(count))]
     if 3 < count <= PAIRED:
         sets += itertools.combinations(range(count), 2)
-    sets.append(tuple(range(count)))
+    sets.append(())
     found = np.zeros((len(sets), count), bool)
     for place, own in enumerate(sets):
         found[place, list(own)] = True
     return found
-
-
-def restless(outlying: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """In which hypotheses all runs are restless, (O,)."""
-    return np.asarray(outlying.all(axis=1))
 
 
 def log_t(distance: Array, log_determinant: Array, count: int, freedom: float) -> Array:
@@ -291,8 +288,8 @@ def learn(prior: Prior, traits: Traits, residual: Array) -> Learned:
     count = len(residual)
     base = shared(traits, traits, prior) + np.diag(alone(traits, prior))
     outlying = hypotheses(count)
-    loud = restless(outlying)
-    own = np.where(loud, LOUD, FAR)[:, None] ** 2 * outlying
+    loud = np.arange(len(outlying)) == len(outlying) - 1
+    own = np.where(loud[:, None], LOUD, FAR * outlying) ** 2
     covariance = base + np.eye(count) * own[:, None, :]
     inverse = np.linalg.inv(covariance)
     _, determinant = np.linalg.slogdet(covariance)
@@ -322,6 +319,7 @@ def learn(prior: Prior, traits: Traits, residual: Array) -> Learned:
         traits=traits,
         residual=residual,
         outlying=outlying[used],
+        loud=loud[used],
         inverse=np.asarray(inverse[used], float),
         parts=parts,
         weight=share,

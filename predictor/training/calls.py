@@ -9,7 +9,7 @@ for the same modules with next to no arithmetic (`two-cores-6`).
 from __future__ import annotations
 
 from predictor.plans import FEW_BITS, HUGGINGFACE, TrainingPlan
-from predictor.work import Operator
+from predictor.work import EACH, Operator
 
 MIXTURE = "moe"
 """Module of a mixture's blocks, for whose launches the host waits for what a router counted."""
@@ -34,6 +34,13 @@ UNPACKED = 14.0
 """The same of a product with weights in few bits (bitsandbytes 0.50, autograd/_functions.py), each
 way."""
 
+LOOPED, HOOKED_EACH = 2.0, 6.2
+"""Operators' worth of attention to one image or window by itself, each way: the call and the copy
+that follows it (transformers 5.17, integrations/sdpa_attention.py; what splits and joins them are
+views): 120 us of a step on an H200 for both, as predicted (`data/measurements/h200-sxm-5`). And by
+what that is multiplied where a non-reentrant checkpoint runs it again: 80 us on a processor beside
+36 for both ways (`two-cores-6/windows.csv`), where attention keeps five tensors, seven on a GPU."""
+
 LAST = ("lora_add", ".widen", ".widen.bwd", ".narrow")
 """Operators beside a product that stand for its module; how their names end."""
 
@@ -46,6 +53,8 @@ def calls(operator: Operator, plan: TrainingPlan) -> float:
     eager = loop or not (plan.fused or operator.module == MIXTURE)
     hooked = HOOKED if again and plan.stops_early and eager else 1.0
     name = operator.name.removesuffix(".again")
+    if operator.name.startswith(EACH):
+        return LOOPED * (HOOKED_EACH if hooked > 1.0 else 1.0)
     if not loop or not name.endswith(LAST):
         return hooked
     if name.endswith("lora_add"):

@@ -16,6 +16,7 @@ from predictor.plans import Event, TrainingPlan, timeline
 from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.prediction import TrainingPrediction
+from predictor.training.software import environment_of
 from predictor.units import GB
 
 
@@ -125,7 +126,12 @@ def told(
     devices   accelerators of each system, for the peak of which a step uses a part
     """
     step = np.asarray(sum(terms.values()))
-    reach = np.exp(calibration.interval_q * base.sigma)
+    # A second tower may wait for its host where the language model does not.
+    known = base.breakdown["host"] / base.step_time
+    waiting = np.maximum(terms["host"] / step - known, 0.0)
+    doubt = environment_of(cluster, base.plan, calibration.run).doubt
+    sigma = np.hypot(base.sigma, doubt * waiting)
+    reach = np.exp(calibration.interval_q * sigma)
     linear = base.plan.recipe.peak
     peaks = np.array([float(np.asarray(c.accelerator.peak_for(linear))) for c, _ in devices])
     weights = np.array([many for _, many in devices])
@@ -133,6 +139,7 @@ def told(
         base,
         cluster=cluster,
         step_time=step,
+        sigma=sigma,
         low=step / reach,
         high=step * reach,
         breakdown={name: np.asarray(value) for name, value in terms.items()},

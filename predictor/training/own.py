@@ -193,6 +193,6 @@ def as_measured(
     if calibration.own is None:
         return step, using, whole
     check_prior(calibration.own.prior)
-    sigma = interval(step, using.factor, 0.0)
+    sigma = interval(step, using.factor, 0.0, host=False)
     known = traits(found, calibration.run, using, step, describe(*of), sigma)
     return corrected(calibration.own, known, step, using)

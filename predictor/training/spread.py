@@ -28,9 +28,18 @@ def family_errors(step: Step, factor: Numeric) -> dict[str, Array]:
     }
 
 
-def interval(step: Step, factor: Numeric, spread: float) -> Array:
-    """sigma² = Σ `family_errors`² + spread² of the run itself."""
+def host_error(step: Step, factor: Numeric) -> Array:
+    """What the host adds to it: the share of the launches that are waited for times their doubt. A
+    step behind whose device the host has time to spare has none."""
+    return np.asarray(step.doubt * step.launches / (step.step_time / factor))
+
+
+def interval(step: Step, factor: Numeric, spread: float, host: bool = True) -> Array:
+    """sigma² = Σ `family_errors`² + spread² of the run itself + `host_error`², unless what the host
+    takes is learned elsewhere."""
     variance: Array = np.asarray(spread**2)
+    if host:
+        variance = variance + host_error(step, factor) ** 2
     for error in family_errors(step, factor).values():
         variance = variance + error**2
     return np.asarray(np.sqrt(variance))

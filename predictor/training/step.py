@@ -43,6 +43,9 @@ class Step:
                 over the framework's factor, as `passes`, `families` and `ends` are
     ends        the same of 'dp_communication' and 'optimizer', once a step
     once        the same of what the host does once a step
+    launches    seconds of a step that go with what the host takes for an operator: all of the
+                launches that something waits for, over the framework's factor
+    doubt       log-standard-deviation of that (`software.Environment`)
     attention   the same of fused attention, by term, per micro-batch; the factor leaves it, the
                 optimizer and `once` as long as they take (`_stretched`)
     """
@@ -59,6 +62,8 @@ class Step:
     terms: dict[str, Array]
     ends: dict[str, Array]
     once: Array
+    launches: Array
+    doubt: Numeric
     attention: dict[str, Array]
 
 
@@ -115,8 +120,9 @@ def _unequal(book: Ledger, stage_time: Array, slowest: npt.NDArray[np.intp]) -> 
     )
 
 
-def _launched(book: Ledger) -> Array:
-    """Time of a micro-batch on each stage kind [s], what the host adds by its launches booked.
+def _launched(book: Ledger) -> tuple[Array, Array]:
+    """Time of a micro-batch on each stage kind [s], what the host adds by its launches booked; and
+    the launches that it waits for [s].
 
     The host runs ahead of the device and hides behind it, but not past a mixture: there it waits
     for the number of tokens of each expert before it launches them (`tokens_per_expert` copied to
@@ -125,7 +131,7 @@ def _launched(book: Ledger) -> Array:
     parts, using = book.parts, book.using
     device: Array = sum((book.terms[term] for term in TERMS), np.zeros(book.full))
     rate = book.run.host_per_kernel * (1.0 - parts.host)  # none that waits for launches
-    host: Array = np.zeros(book.full)
+    host, bound = np.zeros(book.full), np.zeros(book.full)
     for mixture, busy in ((True, book.routed), (False, device - book.routed)):
         launched: Array = np.zeros(book.full)
         each = using.routed if mixture else using.launch
@@ -135,8 +141,9 @@ def _launched(book: Ledger) -> Array:
                 launched = launched + book.on_stages(module, parts.kernels[module])
                 launched = launched + using.hop * book.on_stages(module, parts.hops[module])
         host = host + np.maximum(rate * launched - busy, 0.0)
+        bound = bound + np.where(rate * launched > busy, rate * launched, 0.0)
     book.terms["host"] = host
-    return np.asarray(device + host)
+    return np.asarray(device + host), bound
 
 
 def _lasting(book: Ledger) -> dict[str, Array]:
@@ -223,7 +230,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     using    environment of the run; its `nodes` is one number where plans share layers
     """
     book = booked(parts, run, using)
-    stage_time = _launched(book)
+    stage_time, bound = _launched(book)
     links = _links(book)
 
     m, present = parts.m, parts.at.count > 0
@@ -272,6 +279,8 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         terms=book.terms,
         ends=ends,
         once=once,
+        launches=critical(bound) * longer + once,
+        doubt=using.doubt,
         attention=book.attention,
     )
 

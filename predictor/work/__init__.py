@@ -9,6 +9,7 @@ from predictor.work.communication import (
     step_collectives,
 )
 from predictor.work.context import held_by_blocks
+from predictor.work.cores import EACH
 from predictor.work.graphs import captured
 from predictor.work.ngrams import LOOKUP, row_bytes, table_bytes
 from predictor.work.orthogonal import STEPS, matrices, newton_schulz
@@ -38,6 +39,7 @@ from predictor.work.training import (
 from predictor.work.worklist import LAYER_MODULES
 
 __all__ = [
+    "EACH",
     "LAYER_MODULES",
     "LOOKUP",
     "PASSES",

@@ -17,7 +17,7 @@ from predictor.work.merging import merged
 from predictor.work.primitives import Operator
 from predictor.work.worklist import WorkList
 
-WINDOWED, LATER = "attention.window", "attention.later"
+WINDOWED, LATER, EACH = "attention.window", "attention.later", "attention.each"
 
 MASKED = 2.0
 """Time of fused attention that adds a mask to its scores over that without one: 3.3 and 9.7 ms
@@ -94,6 +94,9 @@ def kv_heads(model: Model, tp: Numeric) -> Numeric:
 
 def prompt_core(at: WorkList, reading: Reading) -> None:
     """Attention of full and of windowed layers over sequences whose keys lie expanded."""
+    if at.model.looped:  # calls of their own, however many they are
+        at = at.on(at.module, at.share * reading.sequences)
+        reading = replace(reading, sequences=1.0)
     if at.software.attention in SEPARATE:
         _separate(at, reading)
         return
@@ -111,7 +114,7 @@ def prompt_core(at: WorkList, reading: Reading) -> None:
 def _in_blocks(at: WorkList, reading: Reading) -> None:
     """Attention over all keys, a kernel for each block in which they come by, and what merges their
     outcomes."""
-    _fused(at, "attention", reading.own, False)
+    _fused(at, EACH if at.model.looped else "attention", reading.own, False)
     if np.all(np.asarray(reading.blocks) <= 1.0):
         return
     before = len(at.operators)

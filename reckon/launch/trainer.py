@@ -227,18 +227,16 @@ ENTRIES: tuple[Entry, ...] = (
         ("recompute",), ((("full",), {AGAIN: True}), (("none",), {AGAIN: False}), (("none",), {}))
     ),
     Cases(
-        ("attention",),
+        ("attention", "windows_masked"),
         (
             (
-                ("flash",),
+                ("flash", False),
                 {
                     "attn_implementation": (
                         "flash_attention_2",
                         "flash_attention_3",
-                        "sdpa",
                         "fa2",
                         "flash",
-                        "auto",
                         "kernels-community/flash-attn",
                         "kernels-community/vllm-flash-attn3",
                         "flex_attention",
@@ -246,8 +244,10 @@ ENTRIES: tuple[Entry, ...] = (
                     )
                 },
             ),
-            (("eager",), {"attn_implementation": ("eager", "disabled")}),
-            ((None,), {}),
+            (("flash", True), {"attn_implementation": ("sdpa", "auto")}),
+            (("eager", True), {"attn_implementation": ("eager", "disabled")}),
+            (("eager", False), {"attn_implementation": ("eager", "disabled")}),
+            ((None, None), {}),
         ),
     ),
     Derived((SHARDED, SHARDS, STAGE), _nothing, _shard_means, fields=("sharding",)),

@@ -279,6 +279,7 @@ def test_towers_are_read_from_configurations() -> None:
     assert plain == {
         "kind": "vision", "layers": 5, "hidden": 48, "heads": 4, "ffn_hidden": 120, "gated": False,
         "patches": 17, "tokens": 16, "patch_width": 3 * 49, "merged": 1,
+        "window": 0, "whole": 0, "several": "batch",
     }  # fmt: skip
     more = {"embed_dim": 44, "temporal_patch_size": 2, "spatial_merge_size": 2}
     qwen = tower_of({"vision_config": {**VISION, "model_type": "qwen2_5_vl", **more}})

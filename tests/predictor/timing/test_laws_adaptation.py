@@ -106,12 +106,11 @@ def test_the_middle_of_a_t_is_narrower_than_its_variance_says(freedom: float) ->
 def test_hypotheses_are_none_one_two_of_few_and_all(count: int) -> None:
     found = hypotheses(count)
     sizes = found.sum(1).tolist()
-    assert sizes.count(0) == 1
-    assert sizes[-1] == count
-    if count > 1:
-        assert sizes.count(1) == count
+    assert sizes[0] == sizes[-1] == 0
+    assert sizes.count(0) == 2
+    assert sizes.count(1) == count
     pairs = math.comb(count, 2) if 3 < count <= 24 else 0
-    assert len(found) == len(np.unique(found, axis=0)) == 2 + (count if count > 1 else 0) + pairs
+    assert len(found) == len(np.unique(found, axis=0)) + 1 == 2 + count + pairs
 
 
 @pytest.mark.parametrize("seed", range(4))

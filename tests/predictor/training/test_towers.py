@@ -80,7 +80,7 @@ def test_every_tile_is_seen_once(more: dict[str, Any]) -> None:
     told = complete(images=3, image_tiles=1 / 3 + 0.00113, **more)
     assert [one.value for one in told.assumed if one.field == "tiles"] == [1.003]
     ranks = request.plan
-    own = towers._plan(SEES, ranks, seen)
+    ((_, own),) = towers._plans(SEES, ranks, seen)
     assert float(own.micro_batch) * float(ranks.cp) == 12.0 * float(ranks.micro_batch)
     assert float(own.micro_batches) == float(ranks.micro_batches)
     assert float(own.global_batch) == 12.0 * float(ranks.global_batch)

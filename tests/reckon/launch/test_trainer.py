@@ -76,7 +76,7 @@ train: {global_batch_size: 64, micro_batch_size: 2, max_seq_length: 512}
             "seq_len": 4096, "micro_batch": 2, "global_batch": 64, "precision": "bf16",
             "recompute": "full", "sharding": "fsdp", "trained": "lora", "lora_rank": 16,
             "frozen_precision": "nf4", "optimizer": "adam8bit", "offload_optimizer": 1.0,
-            "attention": "flash", "pp": 1}),
+            "attention": "flash", "windows_masked": False, "pp": 1}),
         (FACTORY, "qwen3-8b", {
             "seq_len": 2048, "global_batch": 16, "sharding": "zero3", "framework": "deepspeed",
             "recompute": "full", "trained": "all", "offload_optimizer": 1.0}),
@@ -142,6 +142,18 @@ def test_whose_modules_run(said: dict[str, object], framework: str) -> None:
     text = yaml.safe_dump({"model_name_or_path": "meta-llama/Meta-Llama-3-8B", **said})
     launch = read_launch("trainer", text, beside={"gpus": 8})
     assert launch.fields["framework"] == framework
+
+
+@pytest.mark.parametrize(
+    ("said", "masked"), [("sdpa", True), ("flash_attention_2", False), (None, None)]
+)
+def test_whose_attention_has_masks_for_windows(said: str | None, masked: bool | None) -> None:
+    """PyTorch's own; FlashAttention has windows, and sequences of any length."""
+    own = {} if said is None else {"attn_implementation": said}
+    content = {"model_name_or_path": "meta-llama/Meta-Llama-3-8B", "bf16": True, **own}
+    launch = read_launch("trainer", yaml.safe_dump(content), beside={"gpus": 8})
+    assert launch.fields.get("windows_masked") is masked
+    assert launch.fields.get("attention") == (None if said is None else "flash")
 
 
 TRAIN = ("train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 "

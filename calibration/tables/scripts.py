@@ -58,6 +58,7 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "accelerator": _begins("accelerator"),
     "model": _begins("model"),
     "version": _begins("framework_version"),
+    "told": lambda words, row: any(one in str(row.get("notes")) for one in words),
     "weights": lambda names, row: str(row.get("weights_precision")) in names,
     "concurrency_from": lambda least, row: _number("concurrency", row) >= least,
     "concurrency_below": lambda most, row: _number("concurrency", row) < most,
@@ -74,7 +75,8 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "since": lambda month, row: str(row.get("published")) >= month,
     "until": lambda month, row: str(row.get("published")) <= month,
 }
-"""What a setting's `where` may ask of a row: beginnings of names, numbers, months."""
+"""What a setting's `where` may ask of a row: beginnings of names, words of its notes, numbers,
+months."""
 
 
 def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict[str, Any]:

@@ -80,9 +80,9 @@ that a compiler makes, which fill it too but widen narrow weights one by one."""
 ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""
 
-PRODUCT_UNITS = ("matrix", "vector")
-"""Which units multiply matrices of 16 bits: those made for it, or, where a library has no kernels
-for these, the others."""
+PRODUCT_UNITS = ("matrix", "vector", "vector_fp8")
+"""Which units multiply matrices: those made for it, or, where a library has no kernels for these,
+the others, of 16 bits or of 8-bit floats."""
 
 FUSIONS = ("fused", "unfused", "converted")
 CASTS = ("apart", "joined")

@@ -58,6 +58,10 @@ VECTOR_SHARE = 0.45
 vLLM 0.6.1 on one MI300X, whose prompts and decoding it slows alike: 0.4 to 0.6 with 7B and 8B, 0.3
 to 0.45 with 70B."""
 
+FEW_FP8_ROWS = 1024.0
+"""Rows from which on `vector_fp8` is slow: reported of 8,192 and more (pytorch/pytorch issue
+143465), not of the few that decode."""
+
 JOINED = ("attention.norm", "mlp.norm", "moe.norm", "final.norm")
 """Norms of the residual stream, which follow an all-reduce where tensor-parallel ranks add up."""
 
@@ -117,9 +121,11 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
     if operator.variant == "recurrence":
         # `batch` thread blocks side by side, each of which walks through its part in turn.
         each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
-    if plan.product_units == "vector" and operator.op == "gemm" and operator.dtype == plan.half:
+    if operator.op == "gemm" and operator.dtype == _on_vector_units(plan):
         rate = VECTOR_SHARE * np.asarray(accelerator.peak["fp32"], float)
-        each = np.maximum(each, np.asarray(operator.flop) / rate)
+        least = np.asarray(operator.flop) / rate
+        slow = np.asarray(operator.m) > (FEW_FP8_ROWS if plan.product_units == "vector_fp8" else 0)
+        each = np.where(slow, np.maximum(each, least), each)
     if plan.matvec == "mixed" and operator.op == "gemm" and widened(operator.dtype):
         each = np.minimum(each, mixed_time(operator, accelerator))
     elif plan.matvec not in ("gemm", "mixed") and operator.op in ("gemm", "moe_gemm"):
@@ -132,6 +138,11 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
     if plan.pipelining == "rows" and operator.op == "gemm":
         each = in_rows(each, operator, plan, accelerator)
     return each
+
+
+def _on_vector_units(plan: ServingPlan) -> str | None:
+    """Data type of the products for whose matrix units a plan's library has no kernels."""
+    return {"vector": plan.half, "vector_fp8": "fp8"}.get(plan.product_units)
 
 
 def _few_rows(

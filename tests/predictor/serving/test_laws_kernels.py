@@ -145,6 +145,16 @@ def test_units_that_are_not_made_for_products_take_their_time() -> None:
     assert run(1e-9, kernel(flop=9e12, dtype="fp8"), product_units="vector") == 1e-9
 
 
+def test_products_of_prompts_in_8_bits_alone_take_the_time_of_other_units() -> None:
+    """From 1,024 rows on; those of 16 bits have units of their own."""
+    narrow = kernel(flop=9e12, dtype="fp8", m=2048.0)
+    assert run(1e-9, narrow, product_units="vector_fp8") == pytest.approx(9e12 / (0.45 * 5e13))
+    few = kernel(flop=9e12, dtype="fp8", m=1024.0)
+    assert run(1e-9, few, product_units="vector_fp8") == 1e-9
+    wide = kernel(flop=9e12, m=2048.0)
+    assert run(1e-9, wide, product_units="vector_fp8") == 1e-9
+
+
 def test_few_rows_stream_their_matrix_and_many_do_not() -> None:
     """Up to eight rows; kernels of one's own only, where they are the only ones, and the quicker of
     both else."""

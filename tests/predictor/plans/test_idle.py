@@ -28,7 +28,7 @@ OTHER: dict[str, Any] = {
     "tower": "frozen",
     "prefill_tp": 2, "prefill_power_limit": 400, "prefill_dp": 2, "kv_gbs": 3, "cold_start_s": 9,
     "cache_drive_gbs": 1, "draft_cost": 0.3, "acceptance": 0.4, "adapter_rank": 8,
-    "host_bandwidth_gbs": 9, "host_link_gbs": 9,
+    "host_bandwidth_gbs": 9, "host_link_gbs": 9, "spacing_s": 1,
 }  # fmt: skip
 
 

@@ -264,6 +264,11 @@ def test_lmdeploy_s_benchmark_had_room_for_as_many_blocks_as_its_scripts_set(
     assert tokens <= 128 * entries * 1.02
 
 
+def test_ray_serve_s_examples_send_five_prompts_a_client():
+    found = script_settings({}, "vllm", "anyscale_ray_serve_gptoss")
+    assert found == {"variation": 0.0, "rounds": 5}
+
+
 def test_ml_energy_chose_experts_of_deepseek_on_b200_by_an_environment_switch():
     def experts(model, accelerator):
         row = {"accelerator": accelerator, "model": model}

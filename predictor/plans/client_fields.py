@@ -34,6 +34,11 @@ CLIENT_FIELDS = (
         unit="s", default="0", held="", reason="benchmark clients send at once",
     ),
     PlanField(
+        "spacing_s", AMOUNT, "Between the requests of a static batch.", ("prefill",), unit="s",
+        default="0", held="spacing", reason="a batch is handed over at once unless stated",
+        more="Clients that are threads send one after the other: the engine begins with the first.",
+    ),
+    PlanField(
         "warmup", NATURAL, "Requests at the start that are not counted.", ("load",), default="0",
         held="", reason="all are counted unless stated",
     ),

@@ -86,6 +86,7 @@ SERVING: Mapping[str, Need] = {
     "prefill_power_limit": _READERS,
     "kv_gbs": _READERS,
     "image_tiles": _other("images"),
+    "spacing_s": ("a static batch", lambda plan, stated: not np.any(plan.serving)),
     "cold_start_s": _SCALED,
     "cache_drive_gbs": _other("cache_drive_gb"),
     "draft_cost": _DRAFTS,

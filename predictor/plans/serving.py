@@ -231,6 +231,7 @@ class ServingPlan:
     adapter_slots: Numeric = 0.0
     synchrony: Numeric = 0.1
     rounds: Numeric = 10.0
+    spacing: Numeric = 0.0
     variation: Numeric = 0.1
     drafted: Numeric = 0.0
     acceptance: Numeric = 0.7

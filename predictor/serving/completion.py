@@ -235,6 +235,8 @@ def _requests(filler: Filler, accelerator: Accelerator) -> dict[str, Any]:
     filler.run([_together(values)])
     filler.run([one for one in REQUEST_DEFAULTS if not (routed and one.field == "expert_load")])
     _offload(filler, accelerator)
+    if "spacing_s" in values:
+        values["spacing"] = values.pop("spacing_s")
     if "kv_gbs" in values:
         values["kv_rate"] = values.pop("kv_gbs") * GB
     filler.run(_apart(values))

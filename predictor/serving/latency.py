@@ -26,6 +26,7 @@ from predictor.serving.prompts import (
     read_time,
     single_passes,
 )
+from predictor.serving.spaced import spaced
 from predictor.timing import EngineParameters
 
 
@@ -53,8 +54,8 @@ class Latencies:
 def latencies(work: Work, own: EngineParameters) -> Latencies:
     """Latencies of a static batch, or in the steady state of a concurrency.
 
-    Static: first token = prompts (1 + fill); the rest = (n - 1) passes; what the cache cannot hold
-    comes after the rest has ended. The batch is in the engine's own process: no request is sent.
+    Static: first token = prompts (1 + fill), or as `spaced` clients send; the rest = (n - 1)
+    passes; what the cache cannot hold comes after that. The batch is in the engine's own process.
 
     Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
     burst) prompts arrive together, and the other R - G while a request decodes, as far as its
@@ -84,7 +85,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     first = _reading(work, own, burst, prompt, alone, step, told.scale)
     under_way = _residual(work, own, after, told.usual, told.longer)
     first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
-    ttft = np.where(static, batch * (1.0 + work.fill) + work.making, first) + work.answered * step
+    ttft = np.where(static, spaced(work, batch, step), first) + work.answered * step
     # In passes of their own, with what passes over few prompts take beyond their share.
     several = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
     separate, few = np.asarray(work.apart) > 0, apart | static | (work.running <= 1)

@@ -63,6 +63,7 @@ class Work:
     chunk       most tokens of prompts in one pass
     synchrony   share of the clients that send together; 0: requests arrive at random
     rounds      requests that each client sends, the first of all of them at once
+    spacing     time between the requests of a static batch, as its clients send them [s]
     alike       1 where requests are of one length each, else 0
     meeting     replicas whose passes are as long as the longest of them, as they share experts
     divided     share of the passes over prompts that such replicas do together, each its part of
@@ -121,6 +122,7 @@ class Work:
     listed: Numeric = 0.0
     alike: Numeric = 0.0
     rounds: Numeric = 10.0
+    spacing: Numeric = 0.0
     meeting: Numeric = 1.0
     divided: Numeric = 0.0
 
@@ -153,6 +155,7 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "chunk": plan.chunk,
         "synchrony": plan.synchrony,
         "rounds": plan.rounds,
+        "spacing": plan.spacing,
         "alike": np.asarray(plan.variation) <= 0,
         "per_pass": plan.tokens_per_pass,
         "drafting": plan.drafted * plan.draft_cost,

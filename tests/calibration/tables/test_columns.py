@@ -9,6 +9,7 @@ from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
 from predictor.catalog import load
+from predictor.memory import serving_memory
 from predictor.serving import predict_inference
 from predictor.timing import RunParameters
 
@@ -220,6 +221,39 @@ def test_dstack_read_whole_prompts_and_launched_one_by_one_on_amd_alone():
     assert {one["chunk"] for one in told.values()} == {91680}
     assert told["MI300X-192GB"]["execution"] == "eager"
     assert "execution" not in told["H100-SXM5-80GB"]
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "entries", "batch"),
+    [
+        ("llama2-7b", 1, 1000, 128),
+        ("llama2-13b", 1, 500, 128),
+        ("internlm-20b", 2, 700, 128),
+        ("llama2-70b", 4, 4000, 256),
+    ],
+)
+def test_lmdeploy_s_benchmark_had_room_for_as_many_blocks_as_its_scripts_set(
+    model, tp, entries, batch
+):
+    """Blocks of 128 tokens: what shares of the free memory hold is that many to 2 %."""
+    found = script_settings({"model": model}, "lmdeploy", "lmdeploy_a100_fp16")
+    made = point(
+        source="lmdeploy_a100_fp16", framework="lmdeploy", framework_version="0.1.0a1",
+        published="2023-12", accelerator="A100-SXM4-80GB", model=model, weights_precision="fp16",
+        tp=tp, num_gpus=tp, input_len=2048, output_len=2048, batch=64, concurrency=None,
+        metric="tpot_ms",
+    )  # fmt: skip
+    plan = made.request.plan
+    assert (plan.memory_fraction, plan.max_batch) == (found["memory_fraction"], batch)
+    memory = serving_memory(made.request.model, made.request.cluster, plan, RunParameters())
+    tokens = float(memory.sequences) * 4096
+    assert tokens == pytest.approx(128 * entries, rel=0.05)
+    assert tokens <= 128 * entries * 1.02
+
+
+def test_ray_serve_s_examples_send_five_prompts_a_client():
+    found = script_settings({}, "vllm", "anyscale_ray_serve_gptoss")
+    assert found == {"variation": 0.0, "rounds": 5}
 
 
 def test_ml_energy_chose_experts_of_deepseek_on_b200_by_an_environment_switch():

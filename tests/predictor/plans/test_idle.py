@@ -14,7 +14,7 @@ TRAINED: dict[str, Any] = {
     "gpus": 8, "tp": 1, "pp": 1, "cp": 1, "global_batch": 64, "seq_len": 4096,
     "recompute": "none", "sharding": "zero1", "dispatch": "copies", "trained": "all",
 }  # fmt: skip
-SERVED: dict[str, Any] = {"gpus": 8, "tp": 8, "input_len": 256, "output_len": 64, "batch": 4}
+SERVED: dict[str, Any] = {"gpus": 8, "tp": 8, "input_len": 256, "output_len": 64}
 
 OTHER: dict[str, Any] = {
     "lora_rank": 8, "frozen_precision": "nf4", "adapter_style": "fp32",
@@ -28,7 +28,7 @@ OTHER: dict[str, Any] = {
     "tower": "frozen",
     "prefill_tp": 2, "prefill_power_limit": 400, "prefill_dp": 2, "kv_gbs": 3, "cold_start_s": 9,
     "cache_drive_gbs": 1, "draft_cost": 0.3, "acceptance": 0.4, "adapter_rank": 8,
-    "host_bandwidth_gbs": 9, "host_link_gbs": 9,
+    "host_bandwidth_gbs": 9, "host_link_gbs": 9, "spacing_s": 1,
 }  # fmt: skip
 
 
@@ -46,8 +46,9 @@ def test_training_is_as_without_and_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVING)
 def test_serving_is_as_without_and_says_so(name: str) -> None:
-    plain = reckon.predict_infer("llama3-8b", "dgx-h100", SERVED)
-    found = reckon.predict_infer("llama3-8b", "dgx-h100", {**SERVED, name: OTHER[name]})
+    asked = {**SERVED, "concurrency": 4} if name == "spacing_s" else {**SERVED, "batch": 4}
+    plain = reckon.predict_infer("llama3-8b", "dgx-h100", asked)
+    found = reckon.predict_infer("llama3-8b", "dgx-h100", {**asked, name: OTHER[name]})
     assert [one.partition(" ")[0] for one in found.to_dict()["no_effect"]] == [name]
     assert found.e2e == plain.e2e
 
@@ -56,7 +57,7 @@ def test_what_has_what_it_needs_is_not_told() -> None:
     lora = {**TRAINED, "trained": "lora", "lora_rank": 8, "recompute": "full"}
     again = {**lora, "recompute_share": 0.5}
     assert reckon.predict_train("llama3-8b", "dgx-h100", again).to_dict()["no_effect"] == []
-    drafted = {**SERVED, "drafted": 3, "draft_cost": 0.2}
+    drafted = {**SERVED, "batch": 4, "drafted": 3, "draft_cost": 0.2}
     assert reckon.predict_infer("llama3-8b", "dgx-h100", drafted).to_dict()["no_effect"] == []
 
 

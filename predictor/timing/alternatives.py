@@ -209,6 +209,18 @@ def together(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]:
     return few, np.asarray(shapes.flop * rows * (1.0 - share) / rate)
 
 
+def whole_shares(shapes: Shapes) -> Shapes | None:
+    """Decoding with heads of a key head up to the next power of two, as a matrix instruction has
+    its rows in any case; None where all have such numbers. Numbers beyond `TOGETHER` stay."""
+    whole = np.exp2(np.ceil(np.log2(np.maximum(shapes.m, 1.0))))
+    rows = np.where(shapes.m <= TOGETHER, whole, shapes.m)
+    if not np.any(rows != shapes.m):
+        return None
+    more = rows / np.maximum(shapes.m, 1e-9)
+    queries = 2.0 * ELEMENT_BYTES[shapes.dtype] * (rows - shapes.m) * shapes.k * shapes.batch
+    return replace(shapes, m=rows, flop=shapes.flop * more, bytes=shapes.bytes + queries)
+
+
 def padded(operators: Sequence[Operator], accelerator: Accelerator) -> list[Operator]:
     """Operators as an accelerator runs them: one that states no rate in 32 bits has matrix units
     alone, which pad heads that do not fit them (TPUs, Gaudi)."""

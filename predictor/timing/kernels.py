@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying
+from predictor.arrays import Array, Mask, Numeric, tiled, varying
 from predictor.hardware import Accelerator
 from predictor.records import dataclass, replace
 from predictor.timing.alternatives import (
@@ -21,6 +20,7 @@ from predictor.timing.alternatives import (
     other_ways,
     together,
     whole_rows,
+    whole_shares,
 )
 from predictor.timing.attention import PROMPTS, without_cache
 from predictor.timing.calibration import (
@@ -39,6 +39,7 @@ from predictor.timing.relatives import (
     by_variant,
     compute_bound,
     eased,
+    in_library,
     machine_of,
     stand_in,
 )
@@ -147,7 +148,7 @@ def _fitted(
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
 
         def answer(features: Array) -> Array:
-            own = _in_library(model, features, library, names, accelerator, calibration)
+            own = in_library(model, features, library, names, accelerator, calibration)
             return np.asarray(own + by_variant(model.offsets, shapes))
 
         y = answer(found.features)
@@ -208,11 +209,8 @@ def _busy(
         each = [_busy(part, accelerator, calibration, False, library) for part in apart(shapes)]
         most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
         busy = np.where(alone, np.minimum(busy, np.maximum(most, found.time)), busy)
-    if shapes.op == "attention_decode" and np.any(shapes.m > TOGETHER):
-        few, beside = together(shapes, accelerator)
-        one_tile = _fitted(few, accelerator, calibration, library)
-        most = one_tile.latency + one_tile.busy + beside - one.latency
-        busy = np.where(shapes.m > TOGETHER, np.minimum(busy, np.maximum(most, found.time)), busy)
+    if shapes.op == "attention_decode":
+        busy = _in_tiles(one, shapes, accelerator, calibration, library)
     if sustained and shapes.op in THROTTLED:
         busy = sustained_time(busy, shapes, found, accelerator, calibration)
     if one.foreign and (other := other_ways(shapes, accelerator)) is not None:
@@ -227,35 +225,23 @@ def _busy(
     return replace(one, busy=busy)
 
 
-QUICKEST = "quickest"
-"""In place of a kernel library: whichever runs a shape quickest; the neutral one where none of an
-accelerator's architecture was timed."""
-
-
-def _in_library(
-    model: EfficiencyModel,
-    features: Array,
-    library: str,
-    names: npt.NDArray[np.str_] | None,
-    accelerator: Accelerator,
-    calibration: Calibration,
+def _in_tiles(
+    one: _Busy, shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
 ) -> Array:
-    """y of an accelerator's model in a kernel library, or in the quickest that was timed there. Of
-    one that was not timed there but on a relative of its architecture: in the libraries that both
-    know, plus what it adds to them there.
-    """
-    if library == QUICKEST:
-        every = [model.inefficiency(features, name, names) for name in sorted(model.stacks) or [""]]
-        return np.asarray(np.minimum.reduce(every))
-    if library and model.stacks and library not in model.stacks:
-        other = calibration.sibling(model, accelerator, library)
-        both = sorted(set(model.stacks) & set(other.stacks)) if other is not None else []
-        if other is not None and both:
-            own = [model.inefficiency(features, name, names) for name in both]
-            there = [other.inefficiency(features, name) for name in both]
-            step = other.inefficiency(features, library) - in_order(np.stack(there)) / len(both)
-            return np.asarray(np.maximum(in_order(np.stack(own)) / len(both) + step, 0.0))
-    return model.inefficiency(features, library, names)
+    """Decoding that took as long as `one`, by the rows of matrix instructions: heads of a key head
+    beyond a tile are done beside the first (`together`), fewer take no longer than more of them
+    (`whole_shares`), but where that very shape was timed."""
+    found, busy = one.found, one.busy
+    if np.any(shapes.m > TOGETHER):
+        few, beside = together(shapes, accelerator)
+        one_tile = _fitted(few, accelerator, calibration, library)
+        most = one_tile.latency + one_tile.busy + beside - one.latency
+        busy = np.where(shapes.m > TOGETHER, np.minimum(busy, np.maximum(most, found.time)), busy)
+    if (more := whole_shares(shapes)) is not None:
+        filled = _fitted(more, accelerator, calibration, library)
+        most = np.maximum(filled.latency + filled.busy - one.latency, found.time)
+        busy = np.where(one.measured, busy, np.minimum(busy, most))
+    return np.asarray(busy)
 
 
 def _no_better(y: Array, shapes: Shapes, unknown: Mask) -> Array:

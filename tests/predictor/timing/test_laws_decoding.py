@@ -26,6 +26,7 @@ from predictor.timing.alternatives import (
     padded,
     together,
     whole_rows,
+    whole_shares,
     widens,
     without_cast,
 )
@@ -369,6 +370,35 @@ def test_more_heads_than_were_timed_take_no_more_than_their_arithmetic_on_top(na
         most = time(TOGETHER) + float(beside[0])
         assert time(TOGETHER) <= time(heads) <= most * (1.0 + 1e-9)
     assert time(64.0) < time(128.0)
+
+
+def test_fewer_heads_of_a_key_head_fill_the_rows_of_the_next_power_of_two() -> None:
+    for heads in (1.0, 2.0, 16.0, 20.0, 40.0):
+        assert whole_shares(cache(heads, 100, 3)) is None, heads
+    own = cache(6.0, 100, 3)
+    found = whole_shares(own)
+    assert found is not None
+    assert float(found.m[0]) == 8.0
+    assert float(found.flop[0]) == pytest.approx(float(own.flop[0]) * 8 / 6)
+    queries = 2.0 * ELEMENT_BYTES["bf16"] * float(own.k[0]) * float(own.batch[0])
+    assert float(found.bytes[0] - own.bytes[0]) == pytest.approx(2.0 * queries)
+
+
+@pytest.mark.parametrize("name", ["GB300-288GB", "B300-SXM-288GB", "B200-SXM-180GB"])
+@pytest.mark.parametrize("heads", [3.0, 5.0, 6.0, 7.0, 12.0])
+def test_fewer_heads_of_a_key_head_take_no_longer_than_more(name: str, heads: float) -> None:
+    """Six query heads of a key head (Qwen3.5-27B, of 256) took up to 39 times as long as eight."""
+    known, device = load("default"), catalog.accelerator(name)
+
+    def time(heads: float, keys: float) -> float:
+        found = replace(cache(heads, keys, 4, cold=1.0), k=np.array([256.0]))
+        moved, queries = 2.0 * 2.0 * keys * 256.0 * 4, 2.0 * 2.0 * heads * 256.0 * 4
+        more = replace(found, bytes=np.array([moved + queries]), flop=np.array([heads * moved]))
+        return float(shape_times(more, device, known, library="vllm")[0][0])
+
+    whole = 2.0 ** math.ceil(math.log2(heads))
+    for keys in (16384.0, 131072.0):
+        assert time(heads, keys) <= time(whole, keys) * (1.0 + 1e-9), keys
 
 
 def test_heads_in_32_bits_are_padded_where_there_is_no_such_rate() -> None:

@@ -221,6 +221,21 @@ def whole_shares(shapes: Shapes) -> Shapes | None:
     return replace(shapes, m=rows, flop=shapes.flop * more, bytes=shapes.bytes + queries)
 
 
+WIDER_CACHE = {"mla_kv8": ("mla", 1.0), "kv8": ("", 2.0)}
+"""Decoding over a cache in 16 bits beside that over a narrower one, and how often a key's elements
+are in it: latents once, keys and values."""
+
+
+def wider_cache(shapes: Shapes) -> Shapes | None:
+    """Decoding over the same keys in 16 bits, in place of fewer; None where they have as many."""
+    if shapes.variants[0] not in WIDER_CACHE:
+        return None
+    name, parts = WIDER_CACHE[shapes.variants[0]]
+    elements = (parts * shapes.n + 2.0 * shapes.m) * shapes.k * shapes.batch
+    moved = ELEMENT_BYTES["bf16"] * elements  # queries and what comes of them, too
+    return replace(shapes, variants=(name,), bytes=np.maximum(shapes.bytes, moved))
+
+
 def padded(operators: Sequence[Operator], accelerator: Accelerator) -> list[Operator]:
     """Operators as an accelerator runs them: one that states no rate in 32 bits has matrix units
     alone, which pad heads that do not fit them (TPUs, Gaudi)."""

@@ -21,6 +21,7 @@ from predictor.timing.alternatives import (
     together,
     whole_rows,
     whole_shares,
+    wider_cache,
 )
 from predictor.timing.attention import PROMPTS, without_cache
 from predictor.timing.calibration import (
@@ -41,6 +42,7 @@ from predictor.timing.relatives import (
     eased,
     in_library,
     machine_of,
+    partly_timed,
     stand_in,
 )
 from predictor.timing.roofline import least_time
@@ -210,7 +212,7 @@ def _busy(
         most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
         busy = np.where(alone, np.minimum(busy, np.maximum(most, found.time)), busy)
     if shapes.op == "attention_decode":
-        busy = _in_tiles(one, shapes, accelerator, calibration, library)
+        busy = _decoding(one, shapes, accelerator, calibration, library)
     if sustained and shapes.op in THROTTLED:
         busy = sustained_time(busy, shapes, found, accelerator, calibration)
     if one.foreign and (other := other_ways(shapes, accelerator)) is not None:
@@ -225,12 +227,14 @@ def _busy(
     return replace(one, busy=busy)
 
 
-def _in_tiles(
+def _decoding(
     one: _Busy, shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
 ) -> Array:
     """Decoding that took as long as `one`, by the rows of matrix instructions: heads of a key head
     beyond a tile are done beside the first (`together`), fewer take no longer than more of them
-    (`whole_shares`), but where that very shape was timed."""
+    (`whole_shares`), but where that very shape was timed. A narrow cache takes no longer than one
+    in 16 bits where kernels for it are other libraries' (TensorRT-LLM's for latents in 8 bits on
+    RTX PRO 6000, in which one block walks over a cache, was timed alone)."""
     found, busy = one.found, one.busy
     if np.any(shapes.m > TOGETHER):
         few, beside = together(shapes, accelerator)
@@ -241,6 +245,12 @@ def _in_tiles(
         filled = _fitted(more, accelerator, calibration, library)
         most = np.maximum(filled.latency + filled.busy - one.latency, found.time)
         busy = np.where(one.measured, busy, np.minimum(busy, most))
+    if (wide := wider_cache(shapes)) is not None:
+        kinds = kind_of(shapes.op, shapes.variants[0]), kind_of(wide.op, wide.variants[0])
+        if partly_timed(kinds, shapes.dtype, accelerator, calibration, library):
+            whole = _fitted(wide, accelerator, calibration, library)
+            most = np.maximum(whole.latency + whole.busy - one.latency, found.time)
+            busy = np.minimum(busy, most)
     return np.asarray(busy)
 
 

@@ -62,6 +62,27 @@ def in_library(
     return model.inefficiency(features, library, names)
 
 
+def partly_timed(
+    kinds: tuple[str, str],
+    dtype: str,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    library: str,
+) -> bool:
+    """Whether the first of two kinds of kernels that do the same was timed in fewer libraries than
+    the other, and not in this one."""
+
+    def libraries(kind: str) -> dict[str, frozenset[str]]:
+        found = calibration.resolve(kind, dtype, accelerator)
+        models = [model for model, _ in found.relatives]
+        if not models and found.model is not None:
+            models = [found.model]
+        return {one.accelerator: frozenset(one.stacks) for one in models}
+
+    few, every = libraries(kinds[0]), libraries(kinds[1])
+    return any(library not in own and own < every.get(at, own) for at, own in few.items())
+
+
 def stand_in(accelerator: Accelerator, calibration: Calibration) -> Accelerator | None:
     """The accelerator whose efficiencies another takes: its relative, unless it was measured
     itself, under a name of its own."""

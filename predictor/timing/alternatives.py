@@ -236,6 +236,26 @@ def wider_cache(shapes: Shapes) -> Shapes | None:
     return replace(shapes, variants=(name,), bytes=np.maximum(shapes.bytes, moved))
 
 
+AS_KEPT = {"sglang": ("hopper", "blackwell", "blackwell-ultra")}
+"""Libraries whose attention over prompts multiplies in the cache's 8 bits, and where: SGLang's
+narrows queries for FA3 and, but for XQA, for TensorRT-LLM's kernels (python/sglang/srt/layers/
+attention/flashattention_backend.py, `q.to(self.kv_cache_dtype)`, and trtllm_mha_backend.py)."""
+
+LARGEST_NARROW = 256.0
+"""Elements of a head up to which FA3 takes queries in 8 bits (the same file, `layer.head_dim`)."""
+
+
+def as_kept(shapes: Shapes, accelerator: Accelerator, library: str) -> Shapes | None:
+    """Attention over prompts in the data type of its narrow cache, of heads of up to
+    `LARGEST_NARROW`; None where that is not so."""
+    if shapes.op != "attention_prefill" or shapes.variants[0] != "kv8":
+        return None
+    there = accelerator.architecture in AS_KEPT.get(library, ())
+    if not there or "fp8" not in accelerator.peak or np.all(shapes.k > LARGEST_NARROW):
+        return None
+    return replace(shapes, dtype="fp8", variants=("flash",))
+
+
 def padded(operators: Sequence[Operator], accelerator: Accelerator) -> list[Operator]:
     """Operators as an accelerator runs them: one that states no rate in 32 bits has matrix units
     alone, which pad heads that do not fit them (TPUs, Gaudi)."""

@@ -12,10 +12,12 @@ from predictor.arrays import Array, Mask, Numeric, tiled, varying
 from predictor.hardware import Accelerator
 from predictor.records import dataclass, replace
 from predictor.timing.alternatives import (
+    LARGEST_NARROW,
     SLACK,
     TOGETHER,
     answering,
     apart,
+    as_kept,
     narrowed,
     other_ways,
     together,
@@ -213,10 +215,14 @@ def _busy(
         busy = np.where(alone, np.minimum(busy, np.maximum(most, found.time)), busy)
     if shapes.op == "attention_decode":
         busy = _decoding(one, shapes, accelerator, calibration, library)
+    if (narrow := as_kept(shapes, accelerator, library)) is not None:
+        other = _fitted(narrow, accelerator, calibration, library)
+        most = np.maximum(other.latency + other.busy - one.latency, other.found.time)
+        busy = np.where(shapes.k > LARGEST_NARROW, busy, np.minimum(busy, most))
     if sustained and shapes.op in THROTTLED:
         busy = sustained_time(busy, shapes, found, accelerator, calibration)
-    if one.foreign and (other := other_ways(shapes, accelerator)) is not None:
-        plain, beside = other
+    if one.foreign and (ways := other_ways(shapes, accelerator)) is not None:
+        plain, beside = ways
         wide = _busy(plain, accelerator, calibration, sustained, library)
         least = np.maximum(found.time, EMPTY_KERNEL - one.latency)
         busy = np.minimum(busy, np.maximum(wide.latency + wide.busy + beside - one.latency, least))

@@ -36,7 +36,7 @@ from predictor.hardware import (
     link_class,
     link_family,
 )
-from predictor.timing import ANY, CHUNK, Calibration
+from predictor.timing import ANY, CHUNK, Calibration, hops
 from predictor.units import Z80
 
 LEAST_ROWS = 8
@@ -355,6 +355,7 @@ def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
             result.links[key] = replace(model, sigma=large, latency_sigma=small)
             result.heldout[key] = found
     _pool(result, table, base.links if base else {})
+    result.links.update(stepped(result.links))
     if base is None:
         _strangers(result)
     for key, own in few:
@@ -424,6 +425,23 @@ def _without(rows: Wire, unit: np.ndarray, network: str, op: str) -> LinkModel:
     network   its link, and who measured it
     """
     return _fit(rows, unit, op, link_family(network.split()[0]))
+
+
+def stepped(links: Mapping[tuple[str, str], LinkModel]) -> dict[tuple[str, str], LinkModel]:
+    """Links inside nodes that were timed among one number of ranks alone, whose latency for that
+    many is parted into what a call takes and what each hop adds as their family's is, if that has
+    any of the latter (two cards of PCIe 4 beside two, four and eight of PCIe 5)."""
+    found = {}
+    for (op, link), model in links.items():
+        pool = links.get((op, link_family(link)))
+        if pool is None or _class_of(link) != "scale-up" or len(model.log2_sizes) > 1:
+            continue
+        steps = float(hops(op, 2.0 ** model.log2_sizes[0]))
+        usual = pool.base + pool.hop * steps
+        if len(pool.log2_sizes) > 1 and pool.hop > 0.0:
+            slow = (model.base + model.hop * steps) / usual
+            found[op, link] = replace(model, base=pool.base * slow, hop=pool.hop * slow)
+    return found
 
 
 def _strangers(result: LinkFit) -> None:

@@ -20,7 +20,16 @@ from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec
 from predictor.catalog.tables import data_dir, find, known, read_mapping, rows
 from predictor.errors import InputError, unknown
 from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator
-from predictor.models import Model, Quantization, Tower, from_config, is_config, widths
+from predictor.models import (
+    PATTERNS,
+    Model,
+    Quantization,
+    Tower,
+    from_config,
+    is_config,
+    understood,
+    widths,
+)
 from predictor.units import to_si
 
 Ref = str | Path | Mapping[str, Any]
@@ -243,6 +252,8 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
             missing = [other for other in missing if other != "qk_rope_head_dim"]
         if missing:
             raise InputError(f"{where}: {key} {getattr(spec, key)} needs {', '.join(missing)}")
+    if spec.sliding_window and not understood(spec.sliding_pattern):
+        raise InputError(f"{where}: sliding_pattern {spec.sliding_pattern!r} is none of {PATTERNS}")
     if spec.num_experts and spec.top_k > spec.num_experts:
         raise InputError(
             f"{where}: top_k {spec.top_k} is more than the {spec.num_experts} experts there are"

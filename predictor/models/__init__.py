@@ -20,9 +20,11 @@ from predictor.models.repeated import UNKNOWN, repeated_products
 from predictor.models.served import has_whole_rules, has_wide_router
 from predictor.models.streams import handed_width, sums_before
 from predictor.models.tower import Tower
+from predictor.models.windows import PATTERNS, understood
 
 __all__ = [
     "CONVENTIONS",
+    "PATTERNS",
     "UNKNOWN",
     "Model",
     "Quantization",
@@ -49,5 +51,6 @@ __all__ = [
     "repeated_products",
     "sums_before",
     "tower_parameters",
+    "understood",
     "widths",
 ]

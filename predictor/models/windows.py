@@ -8,6 +8,18 @@ import numpy as np
 
 from predictor.arrays import Numeric
 
+MIXED = re.compile(r"(\d+) local : (\d+) global")
+SPARSE = re.compile(r"every (\d+)(?:nd|rd|th) layer full")
+PATTERNS = "'all layers', 'alternating', '5 local : 1 global' or 'every 4th layer full'"
+"""How a `sliding_pattern` says which layers see a window only."""
+
+
+def understood(pattern: str) -> bool:
+    """Whether a `sliding_pattern` is one of `PATTERNS`; an empty one means all layers."""
+    told = pattern.lower()
+    known = told.startswith(("all layers", "alternating")) or MIXED.search(told)
+    return not told or bool(known or SPARSE.search(told))
+
 
 class Windows:
     """The part of a model that its windows are: fields as `Model` has them."""
@@ -39,11 +51,11 @@ class Windows:
         pattern = self.sliding_pattern.lower()
         if not self.sliding_window:
             return layers
-        if mixed := re.search(r"(\d+) local : (\d+) global", pattern):
+        if mixed := MIXED.search(pattern):
             return layers // (int(mixed[1]) + int(mixed[2])) * int(mixed[2])
         if pattern.startswith("alternating"):
             return layers // 2
-        if sparse := re.search(r"every (\d+)(?:nd|rd|th) layer full", pattern):
+        if sparse := SPARSE.search(pattern):
             return layers // int(sparse[1])
         return 0
 

@@ -30,7 +30,7 @@ from predictor.hardware import Cluster
 from predictor.memory import node_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.serving import complete_serving, held_by_worker
+from predictor.serving import READ, complete_serving, held_by_worker, read_by
 from predictor.timing import Calibration, RunParameters
 
 DECODING = ("tp", "pp", "dp", "ep")
@@ -187,7 +187,31 @@ def apart(
     count = plan.shape[0]
     rows = take(plan, np.repeat(np.arange(count), len(sizes)))
     tp, dp = (np.tile(column, count) for column in sizes.T)
-    return replace(rows, prefill_tp=tp, prefill_dp=dp, prefill_workers=np.ones(rows.shape))
+    many = replace(rows, prefill_tp=tp, prefill_dp=dp, prefill_workers=np.ones(rows.shape))
+    return replace(many, **_as_read(model, cluster, many, fields))
+
+
+def _as_read(
+    model: Model, cluster: Cluster, plan: ServingPlan, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What workers do with prompts by default, on their own ranks, where it is not stated."""
+    engine, versions = engine_named(plan.framework), fields.get("version", ())
+    version = str(versions[0]) if len(versions) == 1 else ""
+    where = Setting(
+        cluster.accelerator, model, weights=plan.weights, drafted=int(np.max(plan.drafted))
+    )
+    pairs = np.stack(np.broadcast_arrays(plan.prefill_tp, plan.prefill_dp), axis=-1).astype(int)
+    layouts, which = np.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
+    era = None if plan.era == "neutral" else plan.era
+    told = [
+        {one.field: one.value for one in read_by(engine, where, cluster, (tp, dp), era, version)}
+        for tp, dp in layouts.tolist()
+    ]
+    return {
+        name: np.array([float(one[name]) for one in told])[which.reshape(plan.shape)]
+        for name in READ
+        if name not in fields and all(name in one for one in told)
+    }
 
 
 def _inside(

@@ -21,7 +21,7 @@ from predictor.serving.capacities import (
 )
 from predictor.serving.checked import counts, served_instead, unchecked
 from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
-from predictor.serving.completion import ServingRequest, complete_serving
+from predictor.serving.completion import READ, ServingRequest, complete_serving, read_by
 from predictor.serving.conserved import conserved
 from predictor.serving.doubts import Mixture, mixture
 from predictor.serving.events import Served, serve
@@ -50,6 +50,7 @@ __all__ = [
     "BREAKDOWN",
     "EXACT_STEPS",
     "LATE",
+    "READ",
     "STEPS_LISTED",
     "VARIATION",
     "Apart",
@@ -98,6 +99,7 @@ __all__ = [
     "predict_rate",
     "prompt_pass",
     "read_apart",
+    "read_by",
     "read_table",
     "sending_time",
     "serve",

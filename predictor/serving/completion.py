@@ -129,7 +129,7 @@ def complete_serving(
     _asked(filler, model)
     _scores(model, accelerator)
     guessed = fill_weights(filler, model, accelerator, ran)
-    asked = _engine(filler, _precision(filler, accelerator), model, accelerator, laid)
+    asked = _engine(filler, _precision(filler, accelerator), model, cluster, laid)
     model = _seeing(model, str(values.get("windows", "model")))
     filler.run(_cache(values["precision"], model, accelerator))
     routed = _requests(filler, accelerator)
@@ -260,7 +260,7 @@ def _engine(
     filler: Filler,
     stated: str,
     model: Model,
-    accelerator: Accelerator,
+    cluster: Cluster,
     laid: tuple[int, int] | None,
 ) -> tuple[Engine, Setting]:
     """What the engine does by default, of its release or its era.
@@ -268,7 +268,7 @@ def _engine(
     stated   precision of the checkpoint
     laid     tp and dp; as the request states or leaves them if None
     """
-    values = filler.values
+    values, accelerator = filler.values, cluster.accelerator
     framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
     values["framework"] = framework = ported(framework, accelerator.vendor)
     engine = engine_named(framework)
@@ -284,9 +284,32 @@ def _engine(
         dp=dp,
         drafted=int(values.get("drafted", 0)),
     )
-    filler.run(engine.defaults(where, values.get("era"), version))
+    release = values.get("era"), version
+    if read_apart(values):
+        tp, dp = values.get("prefill_tp", values.get("tp", 1)), values.get("prefill_dp", 1)
+        filler.run(read_by(engine, where, cluster, (tp, dp), *release))
+    filler.run(engine.defaults(where, *release))
     values.setdefault("era", "neutral")
     return engine, where
+
+
+READ = ("chunk", "prompt_graphs")
+"""What only passes over prompts have: as workers on their own ranks do, where these read them."""
+
+
+def read_by(
+    engine: Engine,
+    where: Setting,
+    cluster: Cluster,
+    ranks: tuple[int, int],
+    era: str | None,
+    version: str,
+) -> list[Default]:
+    """What an engine does by default with the prompts that workers of so many ranks (tp and dp)
+    read apart."""
+    tp, dp = ranks
+    there = replace(where, accelerator=cluster.readers.accelerator, tp=int(tp), dp=int(dp))
+    return [one for one in engine.defaults(there, era, version) if one.field in READ]
 
 
 def _cache(own: str, model: Model, accelerator: Accelerator) -> list[Default]:

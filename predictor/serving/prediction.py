@@ -148,7 +148,7 @@ def predict_inference(
     if apart(plan).any():
         work, decoding = handed_over((model, cluster, plan), work, calibration, own, listed)
     raw = conserved(work, own, latencies(work, own))
-    sigma = sigmas(prompts, decoding, work, raw, own, calibration.serving.told(plan.named))
+    sigma = sigmas(prompts, decoding, work, raw, own, calibration, plan.named)
     terms = _breakdown(prompts, decoding, work, raw, own)
     found, terms = as_benchmarked(raw, terms, (model, cluster, plan), calibration.serving)
     return InferencePrediction(

@@ -8,7 +8,7 @@ from predictor.arrays import Array, Numeric
 from predictor.serving.latency import Latencies
 from predictor.serving.parts import Pass
 from predictor.serving.pass_times import Work, prompt_time
-from predictor.timing import ANY, EngineParameters, ServingParameters
+from predictor.timing import ANY, Calibration, EngineParameters, ServingParameters
 
 METRICS = ("ttft", "tpot", "e2e", "throughput")
 """What has an interval."""
@@ -97,9 +97,27 @@ def sigmas(
     work: Work,
     found: Latencies,
     own: EngineParameters,
-    parameters: ServingParameters,
+    calibration: Calibration,
+    named: bool,
 ) -> dict[str, Array]:
-    """Log-standard-deviations by metric."""
-    told = spread_of(prompts), spread_of(decoding)
+    """Log-standard-deviations by metric, of an engine that is named or not."""
+    told, parameters = (spread_of(prompts), spread_of(decoding)), calibration.serving.told(named)
     names = (*METRICS, LATE)
-    return {name: spreads(*told, work, found, own, name, parameters) for name in names}
+    each = {name: spreads(*told, work, found, own, name, parameters) for name in names}
+    return before_the_last(each, found, work.output_len, calibration.interval_q)
+
+
+def before_the_last(
+    sigma: dict[str, Array], found: Latencies, output_len: Numeric, q: float
+) -> dict[str, Array]:
+    """The same where a first token that comes late leaves the others of its request their time: no
+    bound of the first lies beyond that of the last, less the least that those between take.
+
+    q   standard deviations from the middle to a bound
+    """
+    others = np.maximum(np.asarray(output_len, float) - 1.0, 0.0)
+    last = found.e2e * np.exp(q * sigma["e2e"])
+    most = last - others * found.tpot * np.exp(-q * sigma["tpot"])
+    widest = np.log(np.maximum(most / np.maximum(found.ttft, 1e-12), 1e-12)) / q
+    late = np.minimum(sigma[LATE], np.maximum(widest, sigma["ttft"]))
+    return {**sigma, LATE: np.asarray(late)}

@@ -209,6 +209,53 @@ def together(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]:
     return few, np.asarray(shapes.flop * rows * (1.0 - share) / rate)
 
 
+def whole_shares(shapes: Shapes) -> Shapes | None:
+    """Decoding with heads of a key head up to the next power of two, as a matrix instruction has
+    its rows in any case; None where all have such numbers. Numbers beyond `TOGETHER` stay."""
+    whole = np.exp2(np.ceil(np.log2(np.maximum(shapes.m, 1.0))))
+    rows = np.where(shapes.m <= TOGETHER, whole, shapes.m)
+    if not np.any(rows != shapes.m):
+        return None
+    more = rows / np.maximum(shapes.m, 1e-9)
+    queries = 2.0 * ELEMENT_BYTES[shapes.dtype] * (rows - shapes.m) * shapes.k * shapes.batch
+    return replace(shapes, m=rows, flop=shapes.flop * more, bytes=shapes.bytes + queries)
+
+
+WIDER_CACHE = {"mla_kv8": ("mla", 1.0), "kv8": ("", 2.0)}
+"""Decoding over a cache in 16 bits beside that over a narrower one, and how often a key's elements
+are in it: latents once, keys and values."""
+
+
+def wider_cache(shapes: Shapes) -> Shapes | None:
+    """Decoding over the same keys in 16 bits, in place of fewer; None where they have as many."""
+    if shapes.variants[0] not in WIDER_CACHE:
+        return None
+    name, parts = WIDER_CACHE[shapes.variants[0]]
+    elements = (parts * shapes.n + 2.0 * shapes.m) * shapes.k * shapes.batch
+    moved = ELEMENT_BYTES["bf16"] * elements  # queries and what comes of them, too
+    return replace(shapes, variants=(name,), bytes=np.maximum(shapes.bytes, moved))
+
+
+AS_KEPT = {"sglang": ("hopper", "blackwell", "blackwell-ultra")}
+"""Libraries whose attention over prompts multiplies in the cache's 8 bits, and where: SGLang's
+narrows queries for FA3 and, but for XQA, for TensorRT-LLM's kernels (python/sglang/srt/layers/
+attention/flashattention_backend.py, `q.to(self.kv_cache_dtype)`, and trtllm_mha_backend.py)."""
+
+LARGEST_NARROW = 256.0
+"""Elements of a head up to which FA3 takes queries in 8 bits (the same file, `layer.head_dim`)."""
+
+
+def as_kept(shapes: Shapes, accelerator: Accelerator, library: str) -> Shapes | None:
+    """Attention over prompts in the data type of its narrow cache, of heads of up to
+    `LARGEST_NARROW`; None where that is not so."""
+    if shapes.op != "attention_prefill" or shapes.variants[0] != "kv8":
+        return None
+    there = accelerator.architecture in AS_KEPT.get(library, ())
+    if not there or "fp8" not in accelerator.peak or np.all(shapes.k > LARGEST_NARROW):
+        return None
+    return replace(shapes, dtype="fp8", variants=("flash",))
+
+
 def padded(operators: Sequence[Operator], accelerator: Accelerator) -> list[Operator]:
     """Operators as an accelerator runs them: one that states no rate in 32 bits has matrix units
     alone, which pad heads that do not fit them (TPUs, Gaudi)."""

@@ -7,20 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying
+from predictor.arrays import Array, Mask, Numeric, tiled, varying
 from predictor.hardware import Accelerator
 from predictor.records import dataclass, replace
 from predictor.timing.alternatives import (
+    LARGEST_NARROW,
     SLACK,
     TOGETHER,
     answering,
     apart,
+    as_kept,
     narrowed,
     other_ways,
     together,
     whole_rows,
+    whole_shares,
+    wider_cache,
 )
 from predictor.timing.attention import PROMPTS, without_cache
 from predictor.timing.calibration import (
@@ -39,7 +42,9 @@ from predictor.timing.relatives import (
     by_variant,
     compute_bound,
     eased,
+    in_library,
     machine_of,
+    partly_timed,
     stand_in,
 )
 from predictor.timing.roofline import least_time
@@ -147,7 +152,7 @@ def _fitted(
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
 
         def answer(features: Array) -> Array:
-            own = _in_library(model, features, library, names, accelerator, calibration)
+            own = in_library(model, features, library, names, accelerator, calibration)
             return np.asarray(own + by_variant(model.offsets, shapes))
 
         y = answer(found.features)
@@ -208,15 +213,16 @@ def _busy(
         each = [_busy(part, accelerator, calibration, False, library) for part in apart(shapes)]
         most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
         busy = np.where(alone, np.minimum(busy, np.maximum(most, found.time)), busy)
-    if shapes.op == "attention_decode" and np.any(shapes.m > TOGETHER):
-        few, beside = together(shapes, accelerator)
-        one_tile = _fitted(few, accelerator, calibration, library)
-        most = one_tile.latency + one_tile.busy + beside - one.latency
-        busy = np.where(shapes.m > TOGETHER, np.minimum(busy, np.maximum(most, found.time)), busy)
+    if shapes.op == "attention_decode":
+        busy = _decoding(one, shapes, accelerator, calibration, library)
+    if (narrow := as_kept(shapes, accelerator, library)) is not None:
+        other = _fitted(narrow, accelerator, calibration, library)
+        most = np.maximum(other.latency + other.busy - one.latency, other.found.time)
+        busy = np.where(shapes.k > LARGEST_NARROW, busy, np.minimum(busy, most))
     if sustained and shapes.op in THROTTLED:
         busy = sustained_time(busy, shapes, found, accelerator, calibration)
-    if one.foreign and (other := other_ways(shapes, accelerator)) is not None:
-        plain, beside = other
+    if one.foreign and (ways := other_ways(shapes, accelerator)) is not None:
+        plain, beside = ways
         wide = _busy(plain, accelerator, calibration, sustained, library)
         least = np.maximum(found.time, EMPTY_KERNEL - one.latency)
         busy = np.minimum(busy, np.maximum(wide.latency + wide.busy + beside - one.latency, least))
@@ -227,35 +233,31 @@ def _busy(
     return replace(one, busy=busy)
 
 
-QUICKEST = "quickest"
-"""In place of a kernel library: whichever runs a shape quickest; the neutral one where none of an
-accelerator's architecture was timed."""
-
-
-def _in_library(
-    model: EfficiencyModel,
-    features: Array,
-    library: str,
-    names: npt.NDArray[np.str_] | None,
-    accelerator: Accelerator,
-    calibration: Calibration,
+def _decoding(
+    one: _Busy, shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
 ) -> Array:
-    """y of an accelerator's model in a kernel library, or in the quickest that was timed there. Of
-    one that was not timed there but on a relative of its architecture: in the libraries that both
-    know, plus what it adds to them there.
-    """
-    if library == QUICKEST:
-        every = [model.inefficiency(features, name, names) for name in sorted(model.stacks) or [""]]
-        return np.asarray(np.minimum.reduce(every))
-    if library and model.stacks and library not in model.stacks:
-        other = calibration.sibling(model, accelerator, library)
-        both = sorted(set(model.stacks) & set(other.stacks)) if other is not None else []
-        if other is not None and both:
-            own = [model.inefficiency(features, name, names) for name in both]
-            there = [other.inefficiency(features, name) for name in both]
-            step = other.inefficiency(features, library) - in_order(np.stack(there)) / len(both)
-            return np.asarray(np.maximum(in_order(np.stack(own)) / len(both) + step, 0.0))
-    return model.inefficiency(features, library, names)
+    """Decoding that took as long as `one`, by the rows of matrix instructions: heads of a key head
+    beyond a tile are done beside the first (`together`), fewer take no longer than more of them
+    (`whole_shares`), but where that very shape was timed. A narrow cache takes no longer than one
+    in 16 bits where kernels for it are other libraries' (TensorRT-LLM's for latents in 8 bits on
+    RTX PRO 6000, in which one block walks over a cache, was timed alone)."""
+    found, busy = one.found, one.busy
+    if np.any(shapes.m > TOGETHER):
+        few, beside = together(shapes, accelerator)
+        one_tile = _fitted(few, accelerator, calibration, library)
+        most = one_tile.latency + one_tile.busy + beside - one.latency
+        busy = np.where(shapes.m > TOGETHER, np.minimum(busy, np.maximum(most, found.time)), busy)
+    if (more := whole_shares(shapes)) is not None:
+        filled = _fitted(more, accelerator, calibration, library)
+        most = np.maximum(filled.latency + filled.busy - one.latency, found.time)
+        busy = np.where(one.measured, busy, np.minimum(busy, most))
+    if (wide := wider_cache(shapes)) is not None:
+        kinds = kind_of(shapes.op, shapes.variants[0]), kind_of(wide.op, wide.variants[0])
+        if partly_timed(kinds, shapes.dtype, accelerator, calibration, library):
+            whole = _fitted(wide, accelerator, calibration, library)
+            most = np.maximum(whole.latency + whole.busy - one.latency, found.time)
+            busy = np.minimum(busy, most)
+    return np.asarray(busy)
 
 
 def _no_better(y: Array, shapes: Shapes, unknown: Mask) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, in_order
 from predictor.hardware import Accelerator
@@ -28,6 +29,58 @@ kernel tables)."""
 
 NOTHING = 1e-15
 """A time so short that kernels of no work take it [s]."""
+
+
+QUICKEST = "quickest"
+"""In place of a kernel library: whichever runs a shape quickest; the neutral one where none of an
+accelerator's architecture was timed."""
+
+
+def in_library(
+    model: EfficiencyModel,
+    features: Array,
+    library: str,
+    names: npt.NDArray[np.str_] | None,
+    accelerator: Accelerator,
+    calibration: Calibration,
+) -> Array:
+    """y of an accelerator's model in a kernel library, or in the quickest that was timed there. Of
+    one that was not timed there but on a relative of its architecture: in the libraries that both
+    know, plus what it adds to them there.
+    """
+    if library == QUICKEST:
+        every = [model.inefficiency(features, name, names) for name in sorted(model.stacks) or [""]]
+        return np.asarray(np.minimum.reduce(every))
+    if library and model.stacks and library not in model.stacks:
+        other = calibration.sibling(model, accelerator, library)
+        both = sorted(set(model.stacks) & set(other.stacks)) if other is not None else []
+        if other is not None and both:
+            own = [model.inefficiency(features, name, names) for name in both]
+            there = [other.inefficiency(features, name) for name in both]
+            step = other.inefficiency(features, library) - in_order(np.stack(there)) / len(both)
+            return np.asarray(np.maximum(in_order(np.stack(own)) / len(both) + step, 0.0))
+    return model.inefficiency(features, library, names)
+
+
+def partly_timed(
+    kinds: tuple[str, str],
+    dtype: str,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    library: str,
+) -> bool:
+    """Whether the first of two kinds of kernels that do the same was timed in fewer libraries than
+    the other, and not in this one."""
+
+    def libraries(kind: str) -> dict[str, frozenset[str]]:
+        found = calibration.resolve(kind, dtype, accelerator)
+        models = [model for model, _ in found.relatives]
+        if not models and found.model is not None:
+            models = [found.model]
+        return {one.accelerator: frozenset(one.stacks) for one in models}
+
+    few, every = libraries(kinds[0]), libraries(kinds[1])
+    return any(library not in own and own < every.get(at, own) for at, own in few.items())
 
 
 def stand_in(accelerator: Accelerator, calibration: Calibration) -> Accelerator | None:

@@ -32,8 +32,8 @@ from predictor.records import dataclass, replace
 from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration
 from predictor.timing.defaults import PLAIN, PLAIN_OPS
-from predictor.timing.kernels import QUICKEST, Listed, Timing, times_together
-from predictor.timing.relatives import machine_of
+from predictor.timing.kernels import Listed, Timing, times_together
+from predictor.timing.relatives import QUICKEST, machine_of
 from predictor.timing.shapes import ALONE
 from predictor.timing.sustained import beside_each_other
 from predictor.work import Operator

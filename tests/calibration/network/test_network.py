@@ -61,6 +61,27 @@ def test_an_unmeasured_generation_uses_its_family() -> None:
     assert known.link("allgather", "efa").pedigree == "roofline"
 
 
+def test_two_cards_alone_leave_the_latency_of_more_to_the_family() -> None:
+    """Hops of 4 us without a start: four cards of a generation that two were timed of take twice
+    the latency of those (with what is documented of any link, 1.1 times), eight three times."""
+    rows = []
+    for link, rate, sizes in (("pcie5", 60.0, (2, 4, 8)), ("pcie4", 30.0, (2,))):
+        found = table(link, rate)
+        found = found[(found["op"] == "allreduce") & found["num_gpus"].isin(sizes)]
+        steps = 2.0 * np.log2(found["num_gpus"])
+        latency = found["latency_us"] - (8.0 + 1.0 * steps) + 4.0 * steps
+        rows.append(found.assign(latency_us=latency))
+    known = Calibration("x", links=fit_links(pd.concat(rows, ignore_index=True)).links)
+    node = Cluster("x", catalog.accelerator("A100-SXM4-80GB"), 8, (Tier("pcie4", 8, 30e9),))
+    two, four, eight = (
+        float(collective_time("allreduce", 1024.0, Group(n, 1.0), node, known)[0])
+        for n in (2, 4, 8)
+    )
+    assert two == pytest.approx(8e-6, rel=0.05)
+    assert four == pytest.approx(2.0 * two, rel=0.05)
+    assert eight == pytest.approx(3.0 * two, rel=0.05)
+
+
 def test_halves_of_an_all_reduce_follow_it_between_nodes() -> None:
     across = table("infiniband-ndr", 50.0)
     across = across[across["op"] == "allreduce"].assign(num_nodes=across["num_gpus"])

@@ -58,3 +58,21 @@ def test_a_key_that_is_stated_twice_is_refused_with_its_line(tmp_path: Path) -> 
     path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: *a\n", encoding="utf-8")
     found = catalog.read_mapping(path)
     assert found == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 1, "y": 2}}
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("command-a-111b", 0.75), ("command-r7b", 0.75), ("aya-expanse-8b", 0.0),
+     ("starcoder2-15b", 1.0)],
+)  # fmt: skip
+def test_windows_are_those_of_the_layers_that_have_them(name: str, share: float) -> None:
+    """Three of four layers of Command A and R7B, whose pattern of '4' was read as all of them."""
+    assert catalog.model(name).windowed_share == share
+
+
+def test_a_pattern_of_windows_that_says_nothing_is_refused() -> None:
+    own = {"name": "own", "layers": 8, "hidden": 64, "heads": 4, "ffn_hidden": 256, "vocab": 100,
+           "sliding_window": 16}  # fmt: skip
+    assert catalog.model({**own, "sliding_pattern": "3 local : 1 global"}).windowed_share == 0.75
+    with pytest.raises(InputError, match="sliding_pattern '4' is none of 'all layers'"):
+        catalog.model({**own, "sliding_pattern": "4"})

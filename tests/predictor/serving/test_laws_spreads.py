@@ -16,7 +16,14 @@ from predictor.serving.latency import latencies
 from predictor.serving.parts import TERMS, Pass
 from predictor.serving.pass_times import prompt_time
 from predictor.serving.prediction import predict_inference
-from predictor.serving.spreads import LATE, load_shares, reading_share, spread_of, spreads
+from predictor.serving.spreads import (
+    LATE,
+    before_the_last,
+    load_shares,
+    reading_share,
+    spread_of,
+    spreads,
+)
 from predictor.timing.engines import (
     EARLY_SPREADS,
     KERNELS_SHARE,
@@ -238,3 +245,36 @@ def test_a_first_token_that_comes_late_is_as_unsure_as_late_ones_are() -> None:
     waiting = replace(found, queue=0.3 * found.e2e, ttft=0.2 * found.e2e, e2e=found.e2e)
     half = spreads(SURE, measured(found.step / OWN.decode), made, waiting, OWN, "e2e", TOLD)
     assert float(half) == pytest.approx(math.hypot(0.5, TOLD.sigma["e2e.serving"]))
+
+
+def test_no_first_token_comes_after_the_last() -> None:
+    """512 clients of two workers that read prompts apart: the first token at 184 s at worst, of
+    requests that took 22 at worst."""
+    made = work(clients=512.0)
+    found, q, late = latencies(made, OWN), 1.28, np.array(2.5)
+    narrow = dict.fromkeys(METRICS, np.array(0.2))
+    held = before_the_last({**narrow, LATE: late}, found, made.output_len, q)
+    assert {name: held[name] for name in METRICS} == narrow
+    last = float(found.e2e) * math.exp(q * 0.2)
+    others = (float(made.output_len) - 1.0) * float(found.tpot) * math.exp(-q * 0.2)
+    first = float(found.ttft) * math.exp(q * float(held[LATE]))
+    assert first == pytest.approx(min(last - others, float(found.ttft) * math.exp(q * 2.5)))
+    assert first < float(found.ttft) * math.exp(q * 2.5)
+    # Where the others leave nothing, as sure as of one that comes early; a sure one stays as it is.
+    tight = before_the_last(
+        {**narrow, LATE: late, "ttft": np.array(3.0)}, found, made.output_len, q
+    )
+    assert float(tight[LATE]) == 2.5
+    sure = before_the_last({**narrow, LATE: np.array(0.01)}, found, made.output_len, q)
+    assert float(sure[LATE]) == 0.01
+
+
+def test_predicted_first_tokens_are_bounded_by_their_requests() -> None:
+    plan = ServingPlan(batch=512.0, input_len=1024.0, output_len=512.0, serving=1.0, tp=1.0,
+                       framework="vllm", era="2026-10")  # fmt: skip
+    node = catalog.system("DGX-H100")
+    found = predict_inference(catalog.model("llama3-8b"), node, plan, load("default"))
+    first = found.interval("ttft", found.latencies.ttft)[1]
+    last = found.interval("e2e", found.latencies.e2e)[1]
+    between = found.interval("tpot", found.latencies.tpot)[0]
+    assert float(first) <= float(last - 511.0 * between) * (1.0 + 1e-9)

@@ -15,6 +15,7 @@ from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
 from predictor.plans.serving import ServingPlan
+from predictor.search import fleet_space
 from predictor.serving.apart import holding, sending_time, worker
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.clients import poisson, spread_lengths
@@ -126,3 +127,33 @@ def test_plans_of_a_batch_are_each_as_by_themselves() -> None:
         alone = predict_inference(MODEL, CLUSTER, one, KNOWN).latencies
         for name in ("ttft", "tpot", "e2e", "requests_per_s"):
             assert getattr(batch, name)[at] == pytest.approx(float(getattr(alone, name)), rel=1e-9)
+
+
+@pytest.mark.parametrize(("dp", "chunk"), [(1, 16384), (4, 4096), (16, 1024)])
+def test_the_chunk_is_shared_by_the_replicas_that_read(dp: int, chunk: int) -> None:
+    """SGLang divides its chunk by the replicas of an engine; those that decode read none of it: of
+    four that read beside 32, each had 512 tokens in a pass, not 4,096 (GB300: 34 -> 57 requests of
+    4,096 tokens a second)."""
+    asked = {"model": "deepseek-v3", "system": "GB300-NVL72", "precision": "nvfp4", "tp": 1,
+             "dp": 32, "framework": "sglang", "input_len": 4096, "output_len": 512, "rate": 20.0,
+             "prefill_workers": 2, "prefill_tp": 1, "prefill_dp": dp}  # fmt: skip
+    found = complete_serving(parse(ServingPlanSpec, asked, "test"), KNOWN.run)
+    assert float(found.plan.chunk) == chunk
+    stated = complete_serving(parse(ServingPlanSpec, {**asked, "chunk": 777}, "test"), KNOWN.run)
+    assert float(stated.plan.chunk) == 777.0
+    beside = {name: value for name, value in asked.items() if not name.startswith("prefill")}
+    whole = complete_serving(parse(ServingPlanSpec, beside, "test"), KNOWN.run)
+    assert float(whole.plan.chunk) == 512.0
+
+
+def test_searches_ask_for_what_each_kind_of_worker_does() -> None:
+    fields = {"framework": ("sglang",), "precision": ("nvfp4",), "input_len": (4096,),
+              "output_len": (512,), "tp": (1.0,), "dp": (32.0,)}  # fmt: skip
+    node = catalog.system("GB300-NVL72")
+    for batch in fleet_space.batches(MODEL, node, fields, KNOWN):
+        many = fleet_space.apart(MODEL, node, batch, fields, KNOWN.run)
+        copies = np.asarray(many.prefill_dp)
+        assert len(set(copies.tolist())) > 2
+        assert np.all(np.asarray(many.chunk) == 16384.0 / copies)
+        told = fleet_space.apart(MODEL, node, batch, {**fields, "chunk": (512,)}, KNOWN.run)
+        assert np.all(np.asarray(told.chunk) == np.asarray(batch.chunk).flat[0])

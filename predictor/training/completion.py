@@ -285,8 +285,9 @@ def _laid_out(
     chooses = habits.settings.get("sharding") != FIT
     open_ = undivided(filler.assumed, habits)
     layout, again, divided = laid_out(draft, options, run, open_, chooses)
+    why = "ranks that divide the state so that it fits, or where gathering it costs far more"
     for name, value in divided.items():
-        filler.refill(name, value, "ranks that divide what is gathered or kept, at the least cost")
+        filler.refill(name, value, why)
     filler.run(_fitted(layout))
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))

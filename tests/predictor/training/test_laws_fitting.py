@@ -14,11 +14,11 @@ from predictor.errors import InputError
 from predictor.memory import MEMORY_FRACTION, memory
 from predictor.models import Model
 from predictor.timing import RunParameters
+from predictor.training.choice import CHUNKS, chunks
 from predictor.training.fitting import (
     AGAIN,
     AVOIDED,
     BELIEVED,
-    CHUNKS,
     LATENTS,
     PARTLY,
     SHARES,
@@ -38,7 +38,6 @@ from predictor.training.fitting import (
     _starved,
     _undivided,
     again_share,
-    chunks,
     divisors,
     first_fit,
     layouts,

@@ -97,7 +97,7 @@ def test_a_pipeline_is_folded_as_far_as_it_fits() -> None:
     given = {"model": "glm-4.5", "system": "gb200-nvl72", "framework": "megatron-bridge"}
     given |= {"gpus": 256, "global_batch": 1024, "seq_len": 4096}
     run = load("default").run
-    stated = {"tp": 1, "pp": 2, "vpp": 2}
+    stated = {"tp": 1, "pp": 2, "vpp": 2, "recompute": "none"}
     specs = (parse(TrainingPlanSpec, {**given, **one}, "") for one in ({}, stated))
     found, folded = (complete_training(spec, run) for spec in specs)
     assert (found.plan.pp, found.plan.vpp) == (2, 1)

@@ -19,6 +19,7 @@ from predictor.precision import PEAK
 from predictor.timing import RunParameters, span
 from predictor.training.exchange import through
 from predictor.training.fitting import (
+    BELIEVED,
     NARROWEST,
     SHARES,
     Draft,
@@ -28,6 +29,7 @@ from predictor.training.fitting import (
     divisors,
     first_fit,
     inside,
+    is_cheap,
     layouts,
     most_at_once,
     shares_experts,
@@ -57,6 +59,10 @@ REACHED = 0.6
 does, to weigh one against the other: about half, and four fifths (`hardware.default_link`)."""
 
 
+Found = tuple[Layout, Recomputation, dict[str, int]]
+"""A layout, what runs again, and what is divided further."""
+
+
 def undivided(assumed: Sequence[Assumption], habits: Habits) -> tuple[str, ...]:
     """Fields that nobody stated and that divide state further where nothing fits: those of a
     framework's habits, and shards inside a node, which are filled in later. XLA divides layers,
@@ -71,14 +77,14 @@ def laid_out(
     run: RunParameters,
     open_: tuple[str, ...],
     chooses: bool = False,
-) -> tuple[Layout, Recomputation, dict[str, int]]:
+) -> Found:
     """As `first_fit`, and what was divided further for it: where nothing fits, what of `open_` can
     be, among the ranks with which it does and costs least (`price`; of equals the fewest); if with
     none, while whole layers run again that a framework's habit keeps, if need be with nothing
     divided (not of what ran). Where nothing fits even so, nothing is.
 
     options   of recomputation
-    open_     fields that may be divided further (`undivided`)
+    open_     fields that may be divided further (`undivided`), and recomputation where it is open
     chooses   whether experts are divided, too, where gathering them costs far more (`_dealt_out`)
     """
     first = first_fit(draft, layouts(draft), options, run)
@@ -89,19 +95,34 @@ def laid_out(
         dealt = chooses and planned and "ep" in open_ and draft.model.is_moe
         return _dealt_out(draft, first, further, run) if dealt else (*first, {})
     tries = [(options, further)]
-    if "recompute" not in draft.values:
-        tries.append((_again(draft), [*([{}] if planned else []), *further]))
-    for again, divided in tries:
-        costs: list[tuple[float, tuple[Layout, Recomputation, dict[str, int]]]] = []
-        for fields in divided:
-            own = replace(draft, values={**draft.values, **fields})
-            candidates = [one for one in layouts(own) if shares_experts(own.values, *one)]
-            found = first_fit(own, candidates, again, run) if candidates else None
-            if found is not None and _fits(own, found, run):
-                costs.append((price(own, own.plan(*found)), (*found, fields)))
-        if costs:
-            return min(costs, key=lambda entry: entry[0])[1]
+    if "recompute" in open_:
+        alone: list[dict[str, int]] = [{}] if planned and _is_beyond(draft, first, run) else []
+        tries.append((_again(draft), [*alone, *further]))
+    for near in (True, False) if planned else (True,):
+        if _fits(draft, first, run, near):
+            break
+        for again, divided in tries:
+            if costs := _costs(draft, again, divided, run, near):
+                return min(costs, key=lambda entry: entry[0])[1]
     return (*first, {})
+
+
+def _costs(
+    draft: Draft,
+    again: list[Recomputation],
+    divided: list[dict[str, int]],
+    run: RunParameters,
+    near: bool,
+) -> list[tuple[float, Found]]:
+    """What fits (`_fits`) with each of the further divisions, and its `price`."""
+    costs: list[tuple[float, Found]] = []
+    for fields in divided:
+        own = replace(draft, values={**draft.values, **fields})
+        candidates = [one for one in layouts(own) if shares_experts(own.values, *one)]
+        found = first_fit(own, candidates, again, run) if candidates else None
+        if found is not None and _fits(own, found, run, near):
+            costs.append((price(own, own.plan(*found)), (*found, fields)))
+    return costs
 
 
 def _dealt_out(
@@ -109,11 +130,11 @@ def _dealt_out(
     first: tuple[Layout, Recomputation],
     further: list[dict[str, int]],
     run: RunParameters,
-) -> tuple[Layout, Recomputation, dict[str, int]]:
+) -> Found:
     """What fits, or the same with experts among so many ranks that it costs least, where that is
     less than the `DEARER`-th of it: who plans a run does not gather hundreds of experts for each
     micro-batch. Each with as many sequences at once as fit."""
-    costs: list[tuple[float, tuple[Layout, Recomputation, dict[str, int]]]] = []
+    costs: list[tuple[float, Found]] = []
     for fields in ({}, *(one for one in further if "ep" in one)):
         own = replace(draft, values={**draft.values, **fields})
         if not shares_experts(own.values, *first[0]):
@@ -135,8 +156,23 @@ def _again(draft: Draft) -> list[Recomputation]:
     return [Recomputation("full", share, "") for share in SHARES]
 
 
-def _fits(draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters) -> bool:
-    return bool(memory(draft.model, draft.plan(*found), run).peak <= draft.capacity)
+def _fits(
+    draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters, near: bool = True
+) -> bool:
+    """Whether it does. near: of what is planned, without keys that travel far though they are many,
+    which whole layers that run again are cheaper than."""
+    far = not draft.published and "cp" not in draft.values and not is_cheap(draft, found[0])
+    return not (near and far) and _peak(draft, found, run) <= float(draft.capacity)
+
+
+def _is_beyond(draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters) -> bool:
+    """Whether more is lacking than peaks are off by (`BELIEVED`), or keys travel far."""
+    over = _peak(draft, found, run) > BELIEVED * float(draft.cluster.accelerator.memory)
+    return over or not is_cheap(draft, found[0])
+
+
+def _peak(draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters) -> float:
+    return float(memory(draft.model, draft.plan(*found), run).peak)
 
 
 def _further(draft: Draft, layout: Layout, open_: tuple[str, ...]) -> list[dict[str, int]]:

@@ -284,7 +284,11 @@ def _laid_out(
     options = recomputations(draft, habits.recompute)
     chooses = habits.settings.get("sharding") != FIT
     open_ = undivided(filler.assumed, habits)
+    if "recompute" not in values or (filler.supposed("recompute") and not draft.published):
+        open_ = (*open_, "recompute")  # a recipe's is of its own lengths
     layout, again, divided = laid_out(draft, options, run, open_, chooses)
+    if again not in options:
+        filler.reopen("recompute", "recompute_modules", "recompute_share")
     why = "ranks that divide the state so that it fits, or where gathering it costs far more"
     for name, value in divided.items():
         filler.refill(name, value, why)

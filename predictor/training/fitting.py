@@ -280,15 +280,15 @@ def first_fit(
         if found is not None and not _is_poor(draft, found[0]):
             return found
         poor = poor or found
-        tried = [one for one in _shared(draft, tried) if poor is None or _is_cheap(draft, one)]
+        tried = [one for one in _shared(draft, tried) if poor is None or is_cheap(draft, one)]
     return poor or (candidates[-1], options[-1])
 
 
-def _is_cheap(draft: Draft, layout: Layout) -> bool:
+def is_cheap(draft: Draft, layout: Layout) -> bool:
     """Whether keys and values travel among few, or are few: latent attention sends those of every
     head, which links between nodes make dearer than a pipeline that starves."""
     tp, _, cp = layout
-    return not draft.model.is_latent or tp * cp <= scale_up(draft.cluster)
+    return cp == 1 or not draft.model.is_latent or tp * cp <= scale_up(draft.cluster)
 
 
 def _is_poor(draft: Draft, layout: Layout) -> bool:
@@ -299,12 +299,12 @@ def _is_poor(draft: Draft, layout: Layout) -> bool:
 
 def _shared(draft: Draft, candidates: list[Layout]) -> list[Layout]:
     """Layouts with twice the context parallelism, of those that divide what they must; none where
-    it is stated, sequences are short (`LONG`), nobody divided them yet (`CONTEXT_SINCE`), or all
-    that ranks share would run at once."""
+    it is stated, sequences are short (`LONG`), nobody divided them yet (`CONTEXT_SINCE`), or, of
+    what ran, all that ranks share did so at once."""
     values = draft.values
     length, gpus = values["seq_len"], values.get("gpus")
     given = "cp" in values or "dp" in values or values["era"] < CONTEXT_SINCE
-    if given or not gpus or draft.whole or length < LONG:
+    if given or not gpus or (draft.whole and draft.published) or length < LONG:
         return []
     twice = [(tp, pp, 2 * cp) for tp, pp, cp in candidates]
     return [

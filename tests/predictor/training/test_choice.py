@@ -148,3 +148,26 @@ def test_a_price_by_hand(again: str) -> None:
     assert price(draft, replace(plan, sharding="zero1")) == pytest.approx(passes)
     several = replace(plan, micro_batch=64.0, global_batch=4096.0)
     assert price(draft, several) == pytest.approx(passes)
+
+
+def test_long_sequences_run_again_rather_than_out_of_memory() -> None:
+    """A recipe's recomputation is of its own lengths: a million tokens of 70B were taken to need
+    1,860 GB of 80. Latent keys of every head stay in the node where whole layers can run again."""
+    given = {"system": "dgx-h100", "framework": "megatron-bridge", "gpus": 512, "global_batch": 32}
+    found = complete(**given, model="llama3-70b", seq_len=2**20)
+    assert fits(found)
+    assert (found.plan.recompute, found.plan.cp > 1) == ("full", True)
+    given["global_batch"] = 1024
+    found, far = (complete(**given, model="deepseek-v3", seq_len=32768, **one)
+                  for one in ({}, {"tp": 8, "pp": 16, "cp": 4}))  # fmt: skip
+    assert found.plan.tp * found.plan.cp <= 8
+    assert rule(found, "recompute") == "whole layers: nothing less fits"
+    assert seconds(found) < 0.75 * seconds(far)
+
+
+def test_chips_divide_long_sequences() -> None:
+    """MaxText's ici_context_parallelism; 131,072 tokens of an 8B need twice what a TPU v5p has."""
+    given = {"model": "llama3-8b", "accelerator": "TPUv5p", "gpus": 64, "global_batch": 64}
+    found = complete(**given, seq_len=131072)
+    assert found.plan.cp > 1
+    assert fits(found) > fits(complete(**given, seq_len=131072, cp=1))

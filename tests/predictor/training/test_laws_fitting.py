@@ -233,7 +233,8 @@ def test_long_sequences_are_divided_where_nothing_fits_otherwise() -> None:
     assert _shared(draft(**long), [(8, 1, 1), (8, 1, 4)]) == [(8, 1, 2), (8, 1, 8)]
     assert _shared(draft(**long), [(8, 1, 8)]) == []  # 2,048 each
     assert _shared(draft(**long, gpus=24), [(8, 1, 2)]) == []  # four do not divide three
-    for more in ({"seq_len": 32767}, {"cp": 1}, {"dp": 8}, {"era": "2023-06"}, {"whole": True},
+    ran = {"whole": True, "published": True}
+    for more in ({"seq_len": 32767}, {"cp": 1}, {"dp": 8}, {"era": "2023-06"}, ran,
                  {"gpus": None}):  # fmt: skip
         assert _shared(draft(**{**long, **more}), [(8, 1, 1)]) == []
 

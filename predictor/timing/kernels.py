@@ -13,6 +13,7 @@ from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying
 from predictor.hardware import Accelerator
 from predictor.records import dataclass, replace
 from predictor.timing.alternatives import (
+    ODDER,
     SLACK,
     TOGETHER,
     answering,
@@ -21,6 +22,7 @@ from predictor.timing.alternatives import (
     other_ways,
     together,
     whole_rows,
+    whole_widths,
 )
 from predictor.timing.attention import PROMPTS, without_cache
 from predictor.timing.calibration import (
@@ -224,6 +226,11 @@ def _busy(
         padded = _busy(more, accelerator, calibration, sustained, library)
         most = np.maximum(padded.busy + padded.latency - one.latency, found.time)
         busy = np.where(one.measured, busy, np.minimum(busy, most))
+    if shapes.op == "gemm" and (wider := whole_widths(shapes, accelerator)) is not None:
+        padded = _busy(wider[0], accelerator, calibration, sustained, library)
+        whole = padded.busy + padded.latency
+        between = np.clip(busy + one.latency, ODDER * whole, whole + wider[1]) - one.latency
+        busy = np.where(one.measured, busy, np.maximum(between, found.time))
     return replace(one, busy=busy)
 
 

@@ -355,3 +355,8 @@ def _mixed(words: Sequence[npt.NDArray[np.uint64]], start: int) -> npt.NDArray[n
         code ^= code >> HALF
         code *= ODD
     return code
+
+
+def is_number(value: Numeric, number: float) -> bool:
+    """Whether a value is that number for all plans, told without a look at arrays."""
+    return isinstance(value, float) and value == number

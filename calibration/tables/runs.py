@@ -44,7 +44,7 @@ from predictor.plans import (
     meant,
 )
 from predictor.timing import RunParameters
-from predictor.training import TrainingRequest, complete_training
+from predictor.training import TrainingRequest, complete_training, trainer
 
 FRAMEWORKS = {
     "kempnerforge (pytorch fsdp2)": "kempnerforge",
@@ -264,7 +264,8 @@ def _framework(row: Mapping[str, Any]) -> str:
     """Entry of the framework that a row names; of a plain loop in somebody's repository, that of
     the repository where it is known ('github.com/meta-pytorch/torchtune/...')."""
     told = str(cell(row, "framework") or "neutral").lower()
-    found = recognised(FRAMEWORKS.get(told, told), frameworks()) or "neutral"
+    named = trainer(FRAMEWORKS.get(told, told))
+    found = recognised(named, frameworks()) or "neutral"
     place = re.search(r"github\.com/[^/]+/([^/]+)", str(cell(row, "url") or ""))
     if found != PLAIN or not place:
         return found

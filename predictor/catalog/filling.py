@@ -129,6 +129,16 @@ class Filler:
         self.assumed = [one for one in self.assumed if one.field != field]
         self.assumed.append(Assumption(field, value, rule))
 
+    def supposed(self, field: str) -> bool:
+        """Whether a field has a value that nobody gave."""
+        return any(one.field == field for one in self.assumed)
+
+    def reopen(self, *fields: str) -> None:
+        """Leave fields open again, of those that nobody gave."""
+        for field in filter(self.supposed, fields):
+            self.values.pop(field, None)
+        self.assumed = [one for one in self.assumed if one.field not in fields]
+
     def run(self, defaults: Iterable[Default]) -> None:
         """Fill by rules, in their order: the first that holds for an open field fills it."""
         for default in defaults:

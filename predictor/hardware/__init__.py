@@ -21,6 +21,7 @@ from predictor.hardware.links import (
     hop_beyond,
     link_class,
     link_family,
+    torus_axes,
 )
 from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
@@ -53,4 +54,5 @@ __all__ = [
     "link_class",
     "link_family",
     "matrix_energy",
+    "torus_axes",
 ]

@@ -137,6 +137,19 @@ def link_class(link: str) -> str:
     return "scale-up" if family in SCALE_UP else "scale-out"
 
 
+PLANE = 1024
+"""Most chips of a pod of TPUs that is a torus of two axes: v2's, v5e's and v6e's of 256 and v3's of
+1,024; those of v4, v5p and v7, of 4,096 and more, have three (Jouppi et al., ISCA 2023, section 2;
+docs.cloud.google.com/tpu/docs, v5e to v7)."""
+
+
+def torus_axes(link: str, size: float) -> int:
+    """Axes of the torus that a link joins so many accelerators in; 0: it joins them in none."""
+    if link_family(link) != "ici":
+        return 0
+    return 2 if size <= PLANE else 3
+
+
 PORTS = {
     "infiniband-edr": 12.5e9, "infiniband-hdr": 25e9, "infiniband-ndr": 50e9,
     "infiniband-xdr": 100e9, "infiniband-gdr": 200e9, "slingshot": 25e9,

@@ -9,6 +9,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware.accelerators import Accelerator
+from predictor.hardware.links import torus_axes
 from predictor.records import dataclass
 
 
@@ -43,6 +44,11 @@ class Tier:
         if not self.direct or np.isinf(self.size):
             return 1.0
         return np.minimum(peers / max(self.size - 1.0, 1.0), 1.0)
+
+    @property
+    def axes(self) -> int:
+        """Of the torus that joins the accelerators of a domain; 0: they are not in one."""
+        return torus_axes(self.link, self.size)
 
     @property
     def rate(self) -> Numeric:

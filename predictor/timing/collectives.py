@@ -11,8 +11,9 @@ its members alone, and a transfer those of one pair.
 Rings run through all n ranks whatever the tiers, so that (n-1)/n of the message crosses each link
 per all-gather or reduce-scatter, twice that per all-reduce. Trees between d domains take the
 message once for two of them and twice for more; NCCL's double binary tree pays 2 log2 n hops
-instead of 2 (n-1) (Sanders et al. 2009). Ranks that let their switch reduce send the message once
-and the n-th part of the result (Klenk et al. 2020; NVLink SHARP). Message sizes follow nccl-tests.
+instead of 2 (n-1) (Sanders et al. 2009). On a torus a group has a ring along each axis
+(`torus_hops`). Ranks that let their switch reduce send the message once and the n-th part of the
+result (Klenk et al. 2020; NVLink SHARP). Message sizes follow nccl-tests.
 """
 
 from __future__ import annotations
@@ -124,6 +125,31 @@ def hops(op: str, size: Numeric) -> Array:
     return np.asarray(ring)
 
 
+def torus_hops(op: str, size: Numeric, axes: Numeric) -> Array:
+    """The same on a torus, whose groups are taken to be as long along each of its axes.
+
+    Each axis is a ring, around which data goes both ways, so that the last of it comes from half
+    way round: axes size^(1/axes) / 2 hops (Austin et al. 2025, How to Scale Your Model, "Sharded
+    matrices": T = max(T_min sum |X_i| / 2, V / (W axes))), and never more than without axes.
+    """
+    usual = hops(op, size)
+    if op.partition(".")[0] not in ("allgather", "reducescatter", "alltoall"):
+        return usual
+    return np.minimum(usual, np.maximum(_around(size, axes) / 2.0, 1.0))
+
+
+def detour(size: Numeric, axes: Numeric) -> Array:
+    """Links that a byte crosses on its way from one rank of a torus to another, on average: a
+    quarter of the way around the ring of each axis, at the least one (same reference: an all-to-all
+    takes a quarter of what an all-gather of the array around one ring does)."""
+    return np.maximum(_around(size, axes) / 4.0, 1.0)
+
+
+def _around(size: Numeric, axes: Numeric) -> Array:
+    """Ranks of the rings along all axes."""
+    return np.asarray(axes * np.power(np.maximum(size, 1.0), 1.0 / axes))
+
+
 def latency(model: LinkModel, steps: Numeric, hop: Numeric, pace: Numeric = 1.0) -> Array:
     """pace * base + hop * steps [s]."""
     return np.asarray(pace * model.base + hop * steps)
@@ -198,6 +224,8 @@ def _traffic(
         crossing = domains if kind == "alltoall" else members
         moved = volume(kind, message, place.size, crossing, in_switch)
         moved = moved * distinct_share(domains, copies, reach, turn)
+        if kind == "alltoall" and level.axes:
+            moved = moved * detour(place.size, level.axes)
         rate, below = {
             "alltoall": (place.own, 1.0), "p2p": (place.pair, 1.0)
         }.get(kind, (place.ring, place.below))  # fmt: skip
@@ -331,9 +359,8 @@ def _collective_time(
         if not here.any():
             continue
         model = calibration.link(op, level.link)
-        # Across tiers, the outer hops are those between domains, the rest are hops within them.
-        outer = hops(op, place.size / place.below)
-        inner = (hops(op, place.size) - outer) * near.hop * near.pace(clock)
+        outer, within = _steps(op, place, cluster, index)
+        inner = within * near.hop * near.pace(clock)
         pace = model.pace(clock)
         hop = _hop(level, model, pace)
         waiting = latency(model, outer, hop, pace) + inner
@@ -342,3 +369,16 @@ def _collective_time(
         sigma = np.where(here, model.spread(share), sigma)
         time = np.where(here, total, time)
     return time, sigma
+
+
+def _steps(op: str, place: Span, cluster: Cluster, index: int) -> tuple[Array, Array]:
+    """Hops of the tier that a group crosses, and of those inside it: across tiers those between
+    domains and the rest of the group's; a torus is one for all tiers that it has."""
+    level, nearest = cluster.tiers[index], cluster.tiers[max(index - 1, 0)]
+    if level.axes:
+        every = torus_hops(op, place.size, level.axes)
+        return every, np.zeros_like(every)
+    outer = hops(op, place.size / place.below)
+    if nearest.axes:
+        return outer, torus_hops(op, place.below, nearest.axes)
+    return outer, hops(op, place.size) - outer

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Mask, Numeric, tiled, varying
+from predictor.arrays import Array, Mask, Numeric, is_number, tiled, varying
 from predictor.hardware import Accelerator
 from predictor.records import dataclass, replace
 from predictor.timing.alternatives import (
     LARGEST_NARROW,
+    ODDER,
     SLACK,
     TOGETHER,
     answering,
@@ -23,6 +24,7 @@ from predictor.timing.alternatives import (
     together,
     whole_rows,
     whole_shares,
+    whole_widths,
     wider_cache,
 )
 from predictor.timing.attention import PROMPTS, without_cache
@@ -230,6 +232,11 @@ def _busy(
         padded = _busy(more, accelerator, calibration, sustained, library)
         most = np.maximum(padded.busy + padded.latency - one.latency, found.time)
         busy = np.where(one.measured, busy, np.minimum(busy, most))
+    if shapes.op == "gemm" and (wider := whole_widths(shapes, accelerator)) is not None:
+        padded = _busy(wider[0], accelerator, calibration, sustained, library)
+        whole = padded.busy + padded.latency
+        between = np.clip(busy + one.latency, ODDER * whole, whole + wider[1]) - one.latency
+        busy = np.where(one.measured, busy, np.maximum(between, found.time))
     return replace(one, busy=busy)
 
 
@@ -454,11 +461,6 @@ def _left_open(accelerator: Accelerator, calibration: Calibration) -> float:
     return calibration.transfer(STAND_IN, accelerator.architecture == COMPARED_ON)
 
 
-def _is(value: Numeric, number: float) -> bool:
-    """Whether a value is that number for all plans, told without a look at arrays."""
-    return isinstance(value, float) and value == number
-
-
 class _Table:
     """Times of a list of operators while they are found; arrays as of `Timing`."""
 
@@ -481,7 +483,7 @@ class _Table:
         """What takes longer than the kernel that stands for it (`Operator.stretch`, `chain`), less
         what the host added [s], and how well that is known (`_left_open`)."""
         for index, one in enumerate(operators):
-            if _is(one.stretch, 1.0) and _is(one.chain, 0.0):
+            if is_number(one.stretch, 1.0) and is_number(one.chain, 0.0):
                 continue
             own = (self.time[index] - added) * one.stretch
             longer = (np.asarray(one.stretch) != 1.0) | (one.chain > own)

@@ -13,7 +13,7 @@ from predictor.training.faults import Case
 from predictor.training.faults import told as losses
 from predictor.training.fleet import Reserve, served
 from predictor.training.frame import LAYERED, Frame, frame, is_apart
-from predictor.training.habits import TRAINED_LOAD
+from predictor.training.habits import TRAINED_LOAD, trainer
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
@@ -163,6 +163,7 @@ __all__ = [
     "take",
     "taxes",
     "told",
+    "trainer",
     "traits",
     "under_limits",
     "units",

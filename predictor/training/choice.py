@@ -4,16 +4,24 @@ that frameworks leave whole, and recomputation with the sequences of a micro-bat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from predictor.catalog import Assumption, Default
+import numpy as np
+
+from predictor.arrays import stack
+from predictor.catalog import Assumption, Default, scale_up
 from predictor.memory import memory
+from predictor.models import Model
 from predictor.plans import SHARDINGS, TrainingPlan
 from predictor.precision import PEAK
 from predictor.timing import RunParameters, span
 from predictor.training.exchange import through
 from predictor.training.fitting import (
+    BELIEVED,
+    NARROWEST,
+    SHARES,
     Draft,
     Layout,
     Recomputation,
@@ -21,6 +29,7 @@ from predictor.training.fitting import (
     divisors,
     first_fit,
     inside,
+    is_cheap,
     layouts,
     most_at_once,
     shares_experts,
@@ -35,49 +44,135 @@ NOTHING = Recomputation("none", 1.0, "")
 WHOLE_LAYERS = Recomputation("full", 1.0, "")
 """Recomputation with which least is kept."""
 
+DEARER = 1.5
+"""Times as long as a step with its experts divided takes one that gathers them whole, about
+(`price`), before a framework's habit of leaving them whole is not kept: half as long again is more
+than such a weighing is wrong by."""
+
+CHUNKS = 8
+"""Most chunks of a device that are assumed where pipelines are interleaved: NVIDIA's recipes take 5
+(Llama 3 70B), 6 to 12 (GPT-3 175B), 8 (405B), 10 (22B), and what more would save of a bubble is a
+hundredth."""
+
 REACHED = 0.6
 """Share of its peak that an accelerator's arithmetic reaches over that of its rate that a network
 does, to weigh one against the other: about half, and four fifths (`hardware.default_link`)."""
 
 
+Found = tuple[Layout, Recomputation, dict[str, int]]
+"""A layout, what runs again, and what is divided further."""
+
+
 def undivided(assumed: Sequence[Assumption], habits: Habits) -> tuple[str, ...]:
     """Fields that nobody stated and that divide state further where nothing fits: those of a
-    framework's habits, and shards inside a node, which are filled in later."""
+    framework's habits, and shards inside a node, which are filled in later. XLA divides layers,
+    too, for which that is an annotation (MaxText's ici_tensor_parallelism, 1 by default)."""
     usual = {one.field for one in assumed if one.rule == f"default of {habits.label}"}
-    return ("dp_shard", *sorted(usual & {"ep"}))
+    return ("dp_shard", *sorted(usual & ({"ep", "tp"} if habits.whole else {"ep"})))
 
 
 def laid_out(
-    draft: Draft, options: list[Recomputation], run: RunParameters, open_: tuple[str, ...]
-) -> tuple[Layout, Recomputation, dict[str, int]]:
+    draft: Draft,
+    options: list[Recomputation],
+    run: RunParameters,
+    open_: tuple[str, ...],
+    chooses: bool = False,
+) -> Found:
     """As `first_fit`, and what was divided further for it: where nothing fits, what of `open_` can
     be, among the ranks with which it does and costs least (`price`; of equals the fewest); if with
-    none, while whole layers run again that a framework's habit keeps. Where nothing fits even so,
-    nothing is.
+    none, while whole layers run again that a framework's habit keeps, if need be with nothing
+    divided (not of what ran). Where nothing fits even so, nothing is.
 
     options   of recomputation
-    open_     fields that may be divided further (`undivided`)
+    open_     fields that may be divided further (`undivided`), and recomputation where it is open
+    chooses   whether experts are divided, too, where gathering them costs far more (`_dealt_out`)
     """
     first = first_fit(draft, layouts(draft), options, run)
-    further = _further(draft, first[0], open_)
-    if not further or _fits(draft, first, run):
+    further, planned = _further(draft, first[0], open_), not draft.published
+    if not further and not planned:
         return (*first, {})
-    usual = "recompute" not in draft.values
-    for again in (options, [WHOLE_LAYERS]) if usual else (options,):
-        costs: list[tuple[float, tuple[Layout, Recomputation, dict[str, int]]]] = []
-        for fields in further:
-            own = replace(draft, values={**draft.values, **fields})
-            candidates = [one for one in layouts(own) if shares_experts(own.values, *one)]
-            found = first_fit(own, candidates, again, run) if candidates else None
-            if found is not None and _fits(own, found, run):
-                costs.append((price(own, own.plan(*found)), (*found, fields)))
-        if costs:
-            return min(costs, key=lambda entry: entry[0])[1]
+    if _fits(draft, first, run):
+        dealt = chooses and planned and "ep" in open_ and draft.model.is_moe
+        return _dealt_out(draft, first, further, run) if dealt else (*first, {})
+    tries = [(options, further)]
+    if "recompute" in open_:
+        alone: list[dict[str, int]] = [{}] if planned and _is_beyond(draft, first, run) else []
+        tries.append((_again(draft), [*alone, *further]))
+    for near in (True, False) if planned else (True,):
+        if _fits(draft, first, run, near):
+            break
+        for again, divided in tries:
+            if costs := _costs(draft, again, divided, run, near):
+                return min(costs, key=lambda entry: entry[0])[1]
     return (*first, {})
 
 
-def _fits(draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters) -> bool:
-    return bool(memory(draft.model, draft.plan(*found), run).peak <= draft.capacity)
+def _costs(
+    draft: Draft,
+    again: list[Recomputation],
+    divided: list[dict[str, int]],
+    run: RunParameters,
+    near: bool,
+) -> list[tuple[float, Found]]:
+    """What fits (`_fits`) with each of the further divisions, and its `price`."""
+    costs: list[tuple[float, Found]] = []
+    for fields in divided:
+        own = replace(draft, values={**draft.values, **fields})
+        candidates = [one for one in layouts(own) if shares_experts(own.values, *one)]
+        found = first_fit(own, candidates, again, run) if candidates else None
+        if found is not None and _fits(own, found, run, near):
+            costs.append((price(own, own.plan(*found)), (*found, fields)))
+    return costs
+
+
+def _dealt_out(
+    draft: Draft,
+    first: tuple[Layout, Recomputation],
+    further: list[dict[str, int]],
+    run: RunParameters,
+) -> Found:
+    """What fits, or the same with experts among so many ranks that it costs least, where that is
+    less than the `DEARER`-th of it: who plans a run does not gather hundreds of experts for each
+    micro-batch. Each with as many sequences at once as fit."""
+    costs: list[tuple[float, Found]] = []
+    for fields in ({}, *(one for one in further if "ep" in one)):
+        own = replace(draft, values={**draft.values, **fields})
+        if not shares_experts(own.values, *first[0]):
+            continue
+        most = 1
+        if "micro_batch" not in own.values:
+            whole = whole_micro_batch(own.values)[0]
+            most = most_at_once(own, *first, run, whole)
+        costs.append((price(own, own.plan(*first, max(most, 1))), (*first, fields)))
+    least = min(costs, key=lambda entry: entry[0])
+    return least[1] if least[0] * DEARER < costs[0][0] else costs[0][1]
+
+
+def _again(draft: Draft) -> list[Recomputation]:
+    """Whole layers that run again where a framework keeps more: all, or as few as fit of one that
+    does not shard weights (Megatron's recompute_num_layers)."""
+    if SHARDINGS[draft.values["sharding"]].weights or draft.published:
+        return [WHOLE_LAYERS]
+    return [Recomputation("full", share, "") for share in SHARES]
+
+
+def _fits(
+    draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters, near: bool = True
+) -> bool:
+    """Whether it does. near: of what is planned, without keys that travel far though they are many,
+    which whole layers that run again are cheaper than."""
+    far = not draft.published and "cp" not in draft.values and not is_cheap(draft, found[0])
+    return not (near and far) and _peak(draft, found, run) <= float(draft.capacity)
+
+
+def _is_beyond(draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters) -> bool:
+    """Whether more is lacking than peaks are off by (`BELIEVED`), or keys travel far."""
+    over = _peak(draft, found, run) > BELIEVED * float(draft.cluster.accelerator.memory)
+    return over or not is_cheap(draft, found[0])
+
+
+def _peak(draft: Draft, found: tuple[Layout, Recomputation], run: RunParameters) -> float:
+    return float(memory(draft.model, draft.plan(*found), run).peak)
 
 
 def _further(draft: Draft, layout: Layout, open_: tuple[str, ...]) -> list[dict[str, int]]:
@@ -92,7 +187,22 @@ def _further(draft: Draft, layout: Layout, open_: tuple[str, ...]) -> list[dict[
         wider = [{"dp_shard": shards} for shards in divisors(dp) if shards > own]
     widest = wider[-1] if wider else {}
     experts = draft.model.num_experts if "ep" in open_ and draft.model.is_moe else 1
-    return [*wider, *({**widest, "ep": several} for several in divisors(experts)[1:])]
+    routed = [{**widest, "ep": several} for several in divisors(experts)[1:]]
+    divided = _divided(draft) if "tp" in open_ else []
+    return [*wider, *routed, *({**widest, "tp": several} for several in divided)]
+
+
+def _divided(draft: Draft) -> list[int]:
+    """Ranks that may divide layers beside sharded weights, the fewest first: none of them narrow,
+    and not of what ran, which fitted as its habits have it."""
+    model, gpus = draft.model, int(draft.values.get("gpus") or 1)
+    several = (2**doublings for doublings in range(1, 10))
+    return [
+        tp
+        for tp in several
+        if not draft.published and tp * NARROWEST <= model.hidden
+        if gpus % tp == 0 and model.heads % tp == 0 and tp <= scale_up(draft.cluster)
+    ]
 
 
 def micro_batch(
@@ -113,7 +223,9 @@ def micro_batch(
         return again, Default("micro_batch", least, "one sequence in a pipeline unless stated")
     whole, rule = whole_micro_batch(draft.values)
     again, most = _together(draft, layout, again, options, run, whole)
-    most = most or (whole if habits.whole else least)
+    if not most and not (habits.whole and draft.published):
+        return again, Default("micro_batch", least, "the fewest: not even that fits")
+    most = most or whole
     fits = "the most of a rank's sequences that fit in memory together"
     return again, Default("micro_batch", most, rule if habits.whole and most == whole else fits)
 
@@ -143,6 +255,32 @@ def _together(
     if draft.whole and found[-1][2] == whole:  # it accumulates no gradients
         return found[-1][1:]
     return min(found, key=lambda entry: entry[0])[1:]
+
+
+def chunks(model: Model, values: Mapping[str, Any]) -> int:
+    """Chunks of layers on each device where a framework's pipelines are interleaved: the most, up
+    to `CHUNKS`, that divide its layers (or with embedding and output, each counted as one);
+    interleaving takes micro-batches in groups of as many as stages (Narayanan et al. 2021)."""
+    pp = values["pp"]
+    own = next((n // pp for n in (model.layers, model.layers + 2) if n % pp == 0), 1)
+    several = values["global_batch"] // (values["dp"] * values["micro_batch"])
+    if pp == 1 or several % pp:
+        return 1
+    return max(d for d in divisors(own) if d <= CHUNKS)
+
+
+def chunks_that_fit(draft: Draft, layout: Layout, again: Recomputation, run: RunParameters) -> int:
+    """The most `chunks` with which a plan fits that does with one: a device that folds its pipeline
+    keeps more micro-batches (Narayanan et al. 2021). What ran had those of its framework's habit.
+    """
+    most = chunks(draft.model, draft.values)
+    if most == 1 or draft.published:
+        return most
+    one = draft.plan(layout, again)
+    tried = divisors(most)
+    folded = stack([replace(one, vpp=float(several)) for several in tried])
+    fits = np.flatnonzero(np.asarray(memory(draft.model, folded, run).peak <= draft.capacity))
+    return tried[int(fits[-1])] if fits.size else most
 
 
 def price(draft: Draft, plan: TrainingPlan) -> float:

@@ -38,15 +38,13 @@ from predictor.power import Conditions
 from predictor.precision import PEAK, PRECISIONS
 from predictor.records import dataclass
 from predictor.timing import RunParameters
-from predictor.training.choice import laid_out, micro_batch, undivided
+from predictor.training.choice import CHUNKS, chunks_that_fit, laid_out, micro_batch, undivided
 from predictor.training.fitting import (
-    CHUNKS,
     LEAST_SHARDED,
     Draft,
     Layout,
     Recomputation,
     again_share,
-    chunks,
     inside,
     recomputations,
 )
@@ -284,9 +282,16 @@ def _laid_out(
     """
     values = filler.values
     options = recomputations(draft, habits.recompute)
-    layout, again, divided = laid_out(draft, options, run, undivided(filler.assumed, habits))
+    chooses = habits.settings.get("sharding") != FIT
+    open_ = undivided(filler.assumed, habits)
+    if "recompute" not in values or (filler.supposed("recompute") and not draft.published):
+        open_ = (*open_, "recompute")  # a recipe's is of its own lengths
+    layout, again, divided = laid_out(draft, options, run, open_, chooses)
+    if again not in options:
+        filler.reopen("recompute", "recompute_modules", "recompute_share")
+    why = "ranks that divide the state so that it fits, or where gathering it costs far more"
     for name, value in divided.items():
-        filler.refill(name, value, "ranks that divide the state so that it fits, at the least cost")
+        filler.refill(name, value, why)
     filler.run(_fitted(layout))
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
@@ -295,7 +300,8 @@ def _laid_out(
         filler.run([at_once])
     filler.run(_again(again, habits, again in options))
     if "vpp" not in values:
-        filler.run(_interleaved(draft.model, values, habits))
+        most = chunks_that_fit(draft, layout, again, run)
+        filler.run(_interleaved(most, values, habits))
     return draft.plan(layout, again)
 
 
@@ -379,10 +385,10 @@ def _numbers(values: Mapping[str, Any]) -> list[Default]:
     ]
 
 
-def _interleaved(model: Model, values: Mapping[str, Any], habits: Habits) -> list[Default]:
+def _interleaved(most: int, values: Mapping[str, Any], habits: Habits) -> list[Default]:
     folds = habits.settings.get("vpp") == INTERLEAVED and "schedule" not in values
     rule = f"default of {habits.label}: up to {CHUNKS} chunks of layers on a device"
-    folded = [Default("vpp", chunks(model, values), rule)] if folds else []
+    folded = [Default("vpp", most, rule)] if folds else []
     return [*folded, Default("vpp", 1, "no interleaving unless asked for")]
 
 

@@ -57,11 +57,6 @@ GPT-3 175B tp 4, Nemotron 340B tp 8 and 22B tp 2."""
 ROUNDS = 4
 """Micro-batches for each stage of a pipeline below which its bubble, a fifth, is worth avoiding."""
 
-CHUNKS = 8
-"""Most chunks of a device that are assumed where pipelines are interleaved: NVIDIA's recipes take 5
-(Llama 3 70B), 6 to 12 (GPT-3 175B), 8 (405B), 10 (22B), and what more would save of a bubble is a
-hundredth."""
-
 SHORTEST = 1024
 """Tokens of a context-parallel rank below which sequences are not divided: 8 ranks for 8,192 tokens
 in NVIDIA's MLPerf 5.0 runs of Llama 2 70B LoRA, which have fewer sequences than accelerators."""
@@ -285,15 +280,15 @@ def first_fit(
         if found is not None and not _is_poor(draft, found[0]):
             return found
         poor = poor or found
-        tried = [one for one in _shared(draft, tried) if poor is None or _is_cheap(draft, one)]
+        tried = [one for one in _shared(draft, tried) if poor is None or is_cheap(draft, one)]
     return poor or (candidates[-1], options[-1])
 
 
-def _is_cheap(draft: Draft, layout: Layout) -> bool:
+def is_cheap(draft: Draft, layout: Layout) -> bool:
     """Whether keys and values travel among few, or are few: latent attention sends those of every
     head, which links between nodes make dearer than a pipeline that starves."""
     tp, _, cp = layout
-    return not draft.model.is_latent or tp * cp <= scale_up(draft.cluster)
+    return cp == 1 or not draft.model.is_latent or tp * cp <= scale_up(draft.cluster)
 
 
 def _is_poor(draft: Draft, layout: Layout) -> bool:
@@ -304,12 +299,12 @@ def _is_poor(draft: Draft, layout: Layout) -> bool:
 
 def _shared(draft: Draft, candidates: list[Layout]) -> list[Layout]:
     """Layouts with twice the context parallelism, of those that divide what they must; none where
-    it is stated, sequences are short (`LONG`), nobody divided them yet (`CONTEXT_SINCE`), or all
-    that ranks share would run at once."""
+    it is stated, sequences are short (`LONG`), nobody divided them yet (`CONTEXT_SINCE`), or, of
+    what ran, all that ranks share did so at once."""
     values = draft.values
     length, gpus = values["seq_len"], values.get("gpus")
     given = "cp" in values or "dp" in values or values["era"] < CONTEXT_SINCE
-    if given or not gpus or draft.whole or length < LONG:
+    if given or not gpus or (draft.whole and draft.published) or length < LONG:
         return []
     twice = [(tp, pp, 2 * cp) for tp, pp, cp in candidates]
     return [
@@ -366,18 +361,6 @@ def again_share(plan: TrainingPlan) -> float:
     """The same of a plan's recomputation."""
     again = Recomputation(plan.recompute, float(plan.recompute_share), plan.recompute_modules)
     return _repeated(again)
-
-
-def chunks(model: Model, values: Mapping[str, Any]) -> int:
-    """Chunks of layers on each device where a framework's pipelines are interleaved: the most, up
-    to `CHUNKS`, that divide its layers (or with embedding and output, each counted as one);
-    interleaving takes micro-batches in groups of as many as stages (Narayanan et al. 2021)."""
-    pp = values["pp"]
-    own = next((n // pp for n in (model.layers, model.layers + 2) if n % pp == 0), 1)
-    several = values["global_batch"] // (values["dp"] * values["micro_batch"])
-    if pp == 1 or several % pp:
-        return 1
-    return max(d for d in divisors(own) if d <= CHUNKS)
 
 
 def most_at_once(

@@ -58,18 +58,30 @@ NATIVE = {"Google": "maxtext", "AWS": "neuronx-distributed"}
 Trainium."""
 
 
+TRAINERS = {"optimum-habana": "huggingface", "transformers-neuronx": "neuronx-distributed"}
+"""What trains under the name of an engine: GaudiTrainer is HuggingFace's Trainer (optimum-habana,
+optimum/habana/transformers/trainer.py), Optimum Neuron shards by NeuronX Distributed
+(optimum-neuron, optimum/neuron/trainers; both from memory)."""
+
+
+def trainer(name: str) -> str:
+    """The one spelling of a framework, of the one that trains where an engine has its name."""
+    found = spelled(name)
+    return TRAINERS.get(found, found)
+
+
 def _named(filler: Filler, vendor: str) -> str:
     """The framework that is named, else what the accelerator's maker trains with, if it has its
     own; PyTorch by itself runs there through the same compiler (PyTorch/XLA, torch-neuronx)."""
     values = filler.values
-    if vendor in NATIVE and spelled(values.get("framework") or UNNAMED) == PLAIN:
+    if vendor in NATIVE and trainer(values.get("framework") or UNNAMED) == PLAIN:
         return NATIVE[vendor]
     if vendor in NATIVE and values.get("framework") in (None, UNNAMED):
         values.pop("framework", None)
         return str(
             filler.fill("framework", NATIVE[vendor], f"what trains on {vendor}'s accelerators")
         )
-    return spelled(filler.fill("framework", UNNAMED, "no framework was named"))
+    return trainer(filler.fill("framework", UNNAMED, "no framework was named"))
 
 
 def habits_of(filler: Filler, model: Model, accelerator: Accelerator) -> Habits:

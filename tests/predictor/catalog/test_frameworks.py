@@ -121,6 +121,34 @@ def test_megatrons_gates_were_single_operators_until_megatron_core_had_kernels(
     assert (plan.sharding, plan.attention) == ("zero1", "flash")
 
 
+@pytest.mark.parametrize(
+    ("name", "system", "framework"),
+    [
+        ("optimum-habana", "gaudi2-hls2", "huggingface"),
+        ("Optimum Neuron", "aws-trn1.32xlarge", "neuronx-distributed"),
+        ("neuronx", "aws-trn1.32xlarge", "neuronx-distributed"),
+    ],
+)
+def test_an_engines_name_says_what_trains_under_it(name: str, system: str, framework: str) -> None:
+    asked = {"gpus": 32, "global_batch": 64, "seq_len": 4096, "framework": name}
+    assert reckon.predict_train("llama3-8b", system, asked).request.plan.framework == framework
+
+
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_plain_pytorch_exchanges_beside_its_passes(sharding: str) -> None:
+    """DistributedDataParallel's buckets and FSDP's gathers hide, on devices that have processors to
+    themselves: two nodes wait for less than half of what a step exchanges unhidden."""
+    asked = {"gpus": 16, "global_batch": 128, "seq_len": 4096, "framework": "pytorch"}
+    asked |= {"micro_batch": 4, "sharding": sharding}
+    found = reckon.predict_train("llama3.2-1b", "dgx-h100", asked)
+    bare = {**asked, "grad_overlap": False, "param_overlap": False}
+    shown, whole = (
+        one.breakdown["dp_communication"]
+        for one in (found, reckon.predict_train("llama3.2-1b", "dgx-h100", bare))
+    )
+    assert shown < whole / 2
+
+
 SHARDED = ("none", "zero1", "zero2", "fsdp")
 
 

@@ -61,6 +61,50 @@ def test_experts_that_a_framework_leaves_whole_are_divided_where_nothing_fits() 
     assert (none.plan.ep, none.plan.recompute) == (1, "per_op")
 
 
+def test_experts_are_divided_where_gathering_them_costs_far_more() -> None:
+    """DeepSeek-V3 on 1,024 B200 fits with whole experts, hundreds of which every micro-batch would
+    gather: the larger Kimi K2, which does not, was three times as fast. Not where HuggingFace
+    trains, which divides none, nor where it costs about as much."""
+    large = {**LARGE, "system": "dgx-b200", "gpus": 1024, "global_batch": 1024}
+    found, whole = complete(**large), complete(**large, ep=1)
+    assert fits(whole)
+    assert found.plan.ep > 1 == whole.plan.ep
+    assert seconds(found) < seconds(whole) / 2
+    assert complete(**{**large, "framework": "huggingface"}).plan.ep == 1
+    near = {**TITAN, "model": "mixtral-8x7b", "gpus": 64, "global_batch": 1024}
+    assert rule(complete(**near), "ep") == "default of torchtitan"
+
+
+def test_chips_divide_layers_where_no_sequence_fits_otherwise() -> None:
+    """70B of 8,192 tokens on 128 chips of 32 GB: two ranks a layer; what is stated holds."""
+    chips = {"model": "llama3-70b", "gpus": 128, "global_batch": 512, "seq_len": 8192}
+    found, stated = (complete(accelerator="TPUv6e", **chips, **one) for one in ({}, {"tp": 1}))
+    assert (found.plan.tp, stated.plan.tp, stated.plan.micro_batch) == (2, 1, 1)
+    assert fits(found) > fits(stated)
+    assert complete(accelerator="TPUv6e", **{**chips, "seq_len": 4096}).plan.tp == 1
+
+
+def test_whole_layers_run_again_where_nothing_else_fits() -> None:
+    """GPT-3 on 512 H100 that shard it: the framework's own checkpoints keep 100 GB."""
+    large = {**TITAN, "model": "gpt3-175b", "gpus": 512, "global_batch": 1024}
+    found, stated = complete(**large), complete(**large, recompute="per_op")
+    assert (found.plan.recompute, stated.plan.recompute) == ("full", "per_op")
+    assert fits(found) > fits(stated)
+
+
+def test_a_pipeline_is_folded_as_far_as_it_fits() -> None:
+    """A device that folds its pipeline keeps more micro-batches: GLM 4.5 on two stages."""
+    given = {"model": "glm-4.5", "system": "gb200-nvl72", "framework": "megatron-bridge"}
+    given |= {"gpus": 256, "global_batch": 1024, "seq_len": 4096}
+    run = load("default").run
+    stated = {"tp": 1, "pp": 2, "vpp": 2, "recompute": "none"}
+    specs = (parse(TrainingPlanSpec, {**given, **one}, "") for one in ({}, stated))
+    found, folded = (complete_training(spec, run) for spec in specs)
+    assert (found.plan.pp, found.plan.vpp) == (2, 1)
+    kept, more = (float(memory(one.model, one.plan, run).peak) for one in (found, folded))
+    assert kept < float(found.cluster.accelerator.memory) < more
+
+
 def test_shards_leave_the_node_where_nothing_fits_inside() -> None:
     given = {**TITAN, "model": "llama3-70b", "gpus": 64, "global_batch": 64, "sharding": "hsdp"}
     found, stated = complete(**given, tp=1), complete(**given, tp=1, dp_shard=8)
@@ -104,3 +148,26 @@ def test_a_price_by_hand(again: str) -> None:
     assert price(draft, replace(plan, sharding="zero1")) == pytest.approx(passes)
     several = replace(plan, micro_batch=64.0, global_batch=4096.0)
     assert price(draft, several) == pytest.approx(passes)
+
+
+def test_long_sequences_run_again_rather_than_out_of_memory() -> None:
+    """A recipe's recomputation is of its own lengths: a million tokens of 70B were taken to need
+    1,860 GB of 80. Latent keys of every head stay in the node where whole layers can run again."""
+    given = {"system": "dgx-h100", "framework": "megatron-bridge", "gpus": 512, "global_batch": 32}
+    found = complete(**given, model="llama3-70b", seq_len=2**20)
+    assert fits(found)
+    assert (found.plan.recompute, found.plan.cp > 1) == ("full", True)
+    given["global_batch"] = 1024
+    found, far = (complete(**given, model="deepseek-v3", seq_len=32768, **one)
+                  for one in ({}, {"tp": 8, "pp": 16, "cp": 4}))  # fmt: skip
+    assert found.plan.tp * found.plan.cp <= 8
+    assert rule(found, "recompute") == "whole layers: nothing less fits"
+    assert seconds(found) < 0.75 * seconds(far)
+
+
+def test_chips_divide_long_sequences() -> None:
+    """MaxText's ici_context_parallelism; 131,072 tokens of an 8B need twice what a TPU v5p has."""
+    given = {"model": "llama3-8b", "accelerator": "TPUv5p", "gpus": 64, "global_batch": 64}
+    found = complete(**given, seq_len=131072)
+    assert found.plan.cp > 1
+    assert fits(found) > fits(complete(**given, seq_len=131072, cp=1))

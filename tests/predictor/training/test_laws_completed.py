@@ -18,7 +18,7 @@ from predictor.memory import memory
 from predictor.plans import FIT
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
-from predictor.training.choice import micro_batch
+from predictor.training.choice import chunks, micro_batch
 from predictor.training.completion import (
     _again,
     _fewest,
@@ -134,10 +134,11 @@ def test_hybrid_sharding_is_inside_a_node(tp: int, cp: int, dp: int, found: int)
 def test_chunks_are_of_those_who_interleave() -> None:
     """24 layers on four stages, many micro-batches: six chunks of a layer; one elsewhere."""
     values = {"pp": 4, "tp": 1, "cp": 1, "dp": 1, "global_batch": 64, "micro_batch": 1}
-    assert filled(_interleaved(DENSE, values, habits(vpp=INTERLEAVED)))["vpp"] == 6
-    assert filled(_interleaved(DENSE, values, habits()))["vpp"] == 1
+    most = chunks(DENSE, values)
+    assert filled(_interleaved(most, values, habits(vpp=INTERLEAVED)))["vpp"] == 6
+    assert filled(_interleaved(most, values, habits()))["vpp"] == 1
     stated = {**values, "schedule": "zb-h1"}
-    assert filled(_interleaved(DENSE, stated, habits(vpp=INTERLEAVED)))["vpp"] == 1
+    assert filled(_interleaved(most, stated, habits(vpp=INTERLEAVED)))["vpp"] == 1
 
 
 def test_unequal_shares_and_pipelines_take_one_sequence_at_once() -> None:

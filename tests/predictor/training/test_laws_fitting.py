@@ -14,11 +14,11 @@ from predictor.errors import InputError
 from predictor.memory import MEMORY_FRACTION, memory
 from predictor.models import Model
 from predictor.timing import RunParameters
+from predictor.training.choice import CHUNKS, chunks
 from predictor.training.fitting import (
     AGAIN,
     AVOIDED,
     BELIEVED,
-    CHUNKS,
     LATENTS,
     PARTLY,
     SHARES,
@@ -38,7 +38,6 @@ from predictor.training.fitting import (
     _starved,
     _undivided,
     again_share,
-    chunks,
     divisors,
     first_fit,
     layouts,
@@ -234,7 +233,8 @@ def test_long_sequences_are_divided_where_nothing_fits_otherwise() -> None:
     assert _shared(draft(**long), [(8, 1, 1), (8, 1, 4)]) == [(8, 1, 2), (8, 1, 8)]
     assert _shared(draft(**long), [(8, 1, 8)]) == []  # 2,048 each
     assert _shared(draft(**long, gpus=24), [(8, 1, 2)]) == []  # four do not divide three
-    for more in ({"seq_len": 32767}, {"cp": 1}, {"dp": 8}, {"era": "2023-06"}, {"whole": True},
+    ran = {"whole": True, "published": True}
+    for more in ({"seq_len": 32767}, {"cp": 1}, {"dp": 8}, {"era": "2023-06"}, ran,
                  {"gpus": None}):  # fmt: skip
         assert _shared(draft(**{**long, **more}), [(8, 1, 1)]) == []
 

@@ -29,6 +29,7 @@ from predictor.training import (
     assemble,
     environment_of,
     family_errors,
+    host_error,
     parts,
 )
 
@@ -39,7 +40,8 @@ class Timed:
 
     step_time   [s]
     breakdown   seconds by term
-    errors      family of operators -> its share of the step times its log-standard-deviation
+    errors      family of operators, or the host -> its share of the step times its log-standard-
+                deviation
     """
 
     step_time: float
@@ -88,7 +90,8 @@ def timed(
             {name: float(column[at]) for name, column in columns.items()} for at in range(count)
         ]
 
-    errors = plain(family_errors(step, using.factor))
+    waited = {"host": host_error(step, using.factor)}
+    errors = plain(family_errors(step, using.factor) | waited)
     return [
         Timed(float(time), breakdown, own)
         for time, breakdown, own in zip(

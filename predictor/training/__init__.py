@@ -64,7 +64,7 @@ from predictor.training.software import (
     environment_of,
     stretched,
 )
-from predictor.training.spread import family_errors, interval
+from predictor.training.spread import family_errors, host_error, interval
 from predictor.training.step import Step, assemble
 from predictor.training.taxes import taxes
 from predictor.training.together import predict_batches
@@ -135,6 +135,7 @@ __all__ = [
     "family_errors",
     "frame",
     "goodput",
+    "host_error",
     "inner_categories",
     "interval",
     "is_apart",

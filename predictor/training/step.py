@@ -263,9 +263,8 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     families = {family: critical(value) * longer for family, value in book.families.items()}
     families[links.family] = families.get(links.family, 0.0) + waits / using.factor
     hidden = {kind: critical(value) for kind, value in book.hidden.items()}
-    hidden["pp"] = hidden["pp"] + np.maximum(
-        2.0 * m * (links.transfer + links.latency) - waits, 0.0
-    )
+    moved = 2.0 * m * (links.transfer + links.latency)
+    hidden["pp"] = hidden["pp"] + np.maximum(moved - waits, 0.0)
     return Step(
         step_time=np.asarray(total + breakdown["data_loading"]),
         breakdown=breakdown,

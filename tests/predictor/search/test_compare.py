@@ -51,9 +51,11 @@ def test_a_plan_is_timed_as_it_was_in_the_search(found: SearchResult) -> None:
     for at, own in zip(positions, timed_again(found, positions), strict=True):
         assert own.step_time == pytest.approx(float(found.step_time[at]), rel=1e-12)
         assert sum(own.breakdown.values()) == pytest.approx(own.step_time)
-        alone = predict(LLAMA, DGX, found.plan(at), KERNELS)
+        plan = found.plan(at)
+        alone = predict(LLAMA, DGX, plan, KERNELS)
         # The errors of the families and the run's own make up the spread of the prediction.
-        whole = math.sqrt(sum(v**2 for v in own.errors.values()) + KERNELS.run.spread(False) ** 2)
+        of_run = KERNELS.run.spread(LLAMA.is_moe, plan.framework, plan.named, LLAMA.untimed)
+        whole = math.sqrt(sum(v**2 for v in own.errors.values()) + of_run**2)
         assert whole == pytest.approx(float(alone.sigma), rel=1e-9)
 
 

@@ -45,9 +45,8 @@ WHOLE_LAYERS = Recomputation("full", 1.0, "")
 """Recomputation with which least is kept."""
 
 DEARER = 1.5
-"""Times as long as a step with its experts divided takes one that gathers them whole, about
-(`price`), before a framework's habit of leaving them whole is not kept: half as long again is more
-than such a weighing is wrong by."""
+"""Times as long as a step with its experts divided otherwise takes one, about (`price`), before they
+are not divided as usual: half as long again is more than such a weighing is wrong by."""
 
 CHUNKS = 8
 """Most chunks of a device that are assumed where pipelines are interleaved: NVIDIA's recipes take 5
@@ -133,11 +132,11 @@ def _dealt_out(
     run: RunParameters,
 ) -> Found:
     """What fits, or the same with experts of sharded weights among so many ranks that it costs
-    least: who plans a run neither gathers hundreds of experts for each micro-batch nor sends tokens
-    over all nodes where gathering is cheaper. What a framework's habit leaves whole stays so unless
-    it costs `DEARER` times that. Each with as many sequences at once as fit."""
+    least, where that is less than the `DEARER`-th of it: who plans a run neither gathers hundreds
+    of experts for each micro-batch nor sends tokens over all nodes where gathering is cheaper. Each
+    with as many sequences at once as fit; pipelines, whose stages wait for each other, stay."""
     stated, sharded = "ep" in draft.values, SHARDINGS[draft.values["sharding"]].weights
-    if not sharded or (stated and "ep" not in open_):
+    if not sharded or (stated and "ep" not in open_) or first[0][1] > 1:
         return (*first, {})
     costs: list[tuple[float, Found]] = []
     for fields in ({}, *({"ep": several} for several in divisors(draft.model.num_experts))):
@@ -153,8 +152,7 @@ def _dealt_out(
             again, most = _together(own, layout, again, options, run, whole)
         costs.append((price(own, own.plan(layout, again, max(most, 1))), (layout, again, fields)))
     least = min(costs, key=lambda entry: entry[0])
-    much = DEARER if stated else 1.0
-    return least[1] if least[0] * much < costs[0][0] else costs[0][1]
+    return least[1] if least[0] * DEARER < costs[0][0] else costs[0][1]
 
 
 def _again(draft: Draft) -> list[Recomputation]:

@@ -45,8 +45,8 @@ WHOLE_LAYERS = Recomputation("full", 1.0, "")
 """Recomputation with which least is kept."""
 
 DEARER = 1.5
-"""Times as long as a step with its experts divided otherwise takes one, about (`price`), before they
-are not divided as usual: half as long again is more than such a weighing is wrong by."""
+"""Times as long as a step with its experts divided otherwise takes one, about (`price`), before
+they are not divided as usual: half as long again is more than such a weighing is wrong by."""
 
 CHUNKS = 8
 """Most chunks of a device that are assumed where pipelines are interleaved: NVIDIA's recipes take 5

@@ -186,7 +186,10 @@ def whole_widths(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Arra
     """Products with columns of zeros up to a multiple of `EIGHT`, and the time to copy operands and
     outcome [s], which nobody need take longer than; None where all have such. A table whose only
     odd width is 100 (MI355X's) knows nothing of a wide layer's: GPT-3 13B's 5,140 took 60 times as
-    long as 5,144, or two thirds. Means of several sizes stay as they are."""
+    long as 5,144, or two thirds. Means of several sizes stay as they are, and products in 32 bits,
+    whose tables have many such widths."""
+    if ELEMENT_BYTES[shapes.dtype] > ELEMENT_BYTES["bf16"]:
+        return None
     odd = [(size % 1.0 == 0.0) & (size % EIGHT != 0.0) for size in (shapes.n, shapes.k)]
     if not np.any(odd):
         return None

@@ -45,9 +45,8 @@ WHOLE_LAYERS = Recomputation("full", 1.0, "")
 """Recomputation with which least is kept."""
 
 DEARER = 1.5
-"""Times as long as a step with its experts divided takes one that gathers them whole, about
-(`price`), before a framework's habit of leaving them whole is not kept: half as long again is more
-than such a weighing is wrong by."""
+"""Times as long as a step with its experts divided otherwise takes one, about (`price`), before
+they are not divided as usual: half as long again is more than such a weighing is wrong by."""
 
 CHUNKS = 8
 """Most chunks of a device that are assumed where pipelines are interleaved: NVIDIA's recipes take 5
@@ -92,8 +91,8 @@ def laid_out(
     if not further and not planned:
         return (*first, {})
     if _fits(draft, first, run):
-        dealt = chooses and planned and "ep" in open_ and draft.model.is_moe
-        return _dealt_out(draft, first, further, run) if dealt else (*first, {})
+        dealt = chooses and planned and draft.model.is_moe
+        return _dealt_out(draft, first, options, open_, run) if dealt else (*first, {})
     tries = [(options, further)]
     if "recompute" in open_:
         alone: list[dict[str, int]] = [{}] if planned and _is_beyond(draft, first, run) else []
@@ -128,22 +127,30 @@ def _costs(
 def _dealt_out(
     draft: Draft,
     first: tuple[Layout, Recomputation],
-    further: list[dict[str, int]],
+    options: list[Recomputation],
+    open_: tuple[str, ...],
     run: RunParameters,
 ) -> Found:
-    """What fits, or the same with experts among so many ranks that it costs least, where that is
-    less than the `DEARER`-th of it: who plans a run does not gather hundreds of experts for each
-    micro-batch. Each with as many sequences at once as fit."""
+    """What fits, or the same with experts of sharded weights among so many ranks that it costs
+    least, where that is less than the `DEARER`-th of it: who plans a run neither gathers hundreds
+    of experts for each micro-batch nor sends tokens over all nodes where gathering is cheaper. Each
+    with as many sequences at once as fit; pipelines, whose stages wait for each other, stay."""
+    stated, sharded = "ep" in draft.values, SHARDINGS[draft.values["sharding"]].weights
+    if not sharded or (stated and "ep" not in open_) or first[0][1] > 1:
+        return (*first, {})
     costs: list[tuple[float, Found]] = []
-    for fields in ({}, *(one for one in further if "ep" in one)):
+    for fields in ({}, *({"ep": several} for several in divisors(draft.model.num_experts))):
         own = replace(draft, values={**draft.values, **fields})
         if not shares_experts(own.values, *first[0]):
             continue
-        most = 1
-        if "micro_batch" not in own.values:
+        layout, again = first_fit(own, [first[0]], options, run) if fields else first
+        if not _fits(own, (layout, again), run):
+            continue
+        most = int(own.values.get("micro_batch", 0))
+        if not most:
             whole = whole_micro_batch(own.values)[0]
-            most = most_at_once(own, *first, run, whole)
-        costs.append((price(own, own.plan(*first, max(most, 1))), (*first, fields)))
+            again, most = _together(own, layout, again, options, run, whole)
+        costs.append((price(own, own.plan(layout, again, max(most, 1))), (layout, again, fields)))
     least = min(costs, key=lambda entry: entry[0])
     return least[1] if least[0] * DEARER < costs[0][0] else costs[0][1]
 

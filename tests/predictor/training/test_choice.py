@@ -75,6 +75,16 @@ def test_experts_are_divided_where_gathering_them_costs_far_more() -> None:
     assert rule(complete(**near), "ep") == "default of torchtitan"
 
 
+def test_sharded_experts_are_divided_as_far_as_it_pays() -> None:
+    """Nobody says how: among all ranks, tokens to other nodes took four times what gathers do."""
+    given = {"system": "dgx-b200", "framework": "deepspeed", "model": "qwen3-235b-a22b",
+             "gpus": 256, "global_batch": 4096, "seq_len": 4096}  # fmt: skip
+    found = complete(**given)
+    for other in (complete(**given, ep=ep) for ep in (8, 128)):
+        assert seconds(found) < 1.02 * seconds(other)
+    assert complete(**given, ep=128).plan.ep == 128
+
+
 def test_chips_divide_layers_where_no_sequence_fits_otherwise() -> None:
     """70B of 8,192 tokens on 128 chips of 32 GB: two ranks a layer; what is stated holds."""
     chips = {"model": "llama3-70b", "gpus": 128, "global_batch": 512, "seq_len": 8192}

@@ -18,15 +18,9 @@ KNOWN = load("default")
 def product(m: float, n: float, k: float) -> Shapes:
     one = np.ones(1)
     return Shapes(
-<<<<<<< HEAD
-        op="gemm", dtype="bf16", variants=("wgrad",), variant=0 * one, m=m * one, n=n * one,
-        k=k * one, batch=one, flop=2.0 * m * n * k * one,
-        bytes=2.0 * (m * n + m * k + n * k) * one,
-=======
         op="gemm", dtype="bf16", variants=("wgrad",), variant=0 * one,
         m=m * one, n=n * one, k=k * one, batch=one,
         flop=2.0 * m * n * k * one, bytes=2.0 * (m * n + m * k + n * k) * one,
->>>>>>> trainaudit
     )  # fmt: skip
 
 

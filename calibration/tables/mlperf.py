@@ -90,7 +90,16 @@ def settings(row: Mapping[Any, Any], model: Model, accelerator: str) -> dict[str
         room = (ROOM if float(prompt) < LONG else ROOM_OF_LONG) * device.memory
         while tp * room < weights and gpus % (2 * tp) == 0 and tp < MOST:
             tp *= 2
-        found |= {"tp": tp, "pp": 1, "dp": gpus // tp}
+        # Replicas of a dense model are one plan; those of a mixture would share its experts.
+        found |= {"tp": tp, "pp": 1, "dp": 1 if model.is_moe else gpus // tp}
         if model.name.startswith(SCALED) and gpus % MOST == 0:
-            found |= {"tp": 1, "dp": gpus, "ep": MOST}
+            found |= {"tp": 1, "dp": MOST, "ep": MOST}
     return found
+
+
+def engines(row: Mapping[Any, Any], ranks: float) -> int:
+    """Engines of so many ranks that a submission ran beside each other, whose rates it adds up; 1
+    where the row states its layout."""
+    if not is_mlperf(str(row.get("source", ""))) or cell(row, "tp") is not None:
+        return 1
+    return max(int(cell(row, "num_gpus") or 1) // int(ranks), 1)

@@ -267,9 +267,8 @@ def _point(
     request = replace(request, assumed=(*assumed, *request.assumed))
     closed = "serving" if serving else ("saturated" if batch is None else "static")
     kind = closed if rate is None else "open"
-    # Of several workers that decode, one is predicted.
-    share = 1.0 if metric.endswith("per_gpu") or "per_s" not in metric else decoders(row)
-    found = _metric(metric, float(value) / share, request, framework, source, prefill)
+    own = float(value) / _several(row, metric, request)
+    found = _metric(metric, own, request, framework, source, prefill)
     if isinstance(found, str):
         return Skipped(point_id, source, found)
     return InferencePoint(
@@ -287,6 +286,14 @@ def _point(
         requests=int(cell(row, "requests") or REQUESTS),
         note="" if _counted_otherwise(row) else overruled(row, request.plan),
     )
+
+
+def _several(row: Mapping[str, Any], metric: str, request: ServingRequest) -> int:
+    """Workers that decode, or engines beside each other, of which one is predicted, in a figure of
+    all of them."""
+    if metric.endswith("per_gpu") or "per_s" not in metric:
+        return 1
+    return decoders(row) * mlperf.engines(row, float(request.plan.gpus))
 
 
 def _with_script(stated: dict[str, Any], script: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,6 @@ def test_the_benchmark_names_the_prompts_and_the_row_the_answers():
         # 69 GB in 8 bits: more than six tenths of 80 GiB, less of two of them or of 141.
         ("H100-SXM5-80GB", "llama2-70b", 8, "fp8", 2),
         ("H200-SXM-141GB", "llama2-70b", 8, "fp8", 1),
-        ("H100-SXM5-80GB", "mixtral-8x7b", 8, "fp8", 1),
         # 39 GB in 4.5 bits.
         ("B200-SXM-180GB", "llama2-70b", 8, "nvfp4", 1),
         # Long prompts: 406 GB in 8 bits on eight times 141 GiB, 228 in 4.5 on four times 180 or two
@@ -59,6 +58,18 @@ def test_submissions_leave_memory_to_the_cache(accelerator, model, gpus, precisi
 def test_deepseek_runs_whole_attention_on_each_accelerator():
     plan = point(accelerator="B200-SXM-180GB", model="deepseek-r1", output_len=None).request.plan
     assert (plan.tp, plan.dp, plan.ep, plan.max_batch) == (1, 8, 8, 512)
+
+
+def test_engines_of_a_mixture_stand_beside_each_other():
+    """Nine of eight accelerators, or eight of one, none of which shares experts with others: one is
+    predicted, of the rate that is its own. Replicas of a dense model are one plan."""
+    rack = point(accelerator="GB200-186GB", model="deepseek-r1", num_gpus=72, output_len=None)
+    assert (rack.request.plan.gpus, rack.value) == (8, pytest.approx(1000.0 / 9))
+    node = point(model="mixtral-8x7b")
+    assert (node.request.plan.gpus, node.value) == (1, pytest.approx(1000.0 / 8))
+    assert node.request.plan.weights == "fp8"  # 47 GB of 80: less than six tenths
+    dense = point()
+    assert (dense.request.plan.gpus, dense.value) == (8, 1000.0)
 
 
 def test_amd_generates_without_a_server_in_the_loop():

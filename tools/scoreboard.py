@@ -1,9 +1,9 @@
 """Regenerates the tables of `docs/accuracy/index.md`, and the example and five rows of accuracy of
 the README, between their markers.
 
-    python tools/scoreboard.py              # everything; refits, an hour
-    python tools/scoreboard.py --headline   # the README alone, from the tables as they stand
-    python tools/scoreboard.py --ablation   # what facts, intervals and distributions are worth
+    python tools/scoreboard.py                    # everything; refits, an hour
+    python tools/scoreboard.py training serving   # these parts of it, twenty minutes each
+    python tools/scoreboard.py headline           # the README alone, from the tables as they stand
 
 The parameters of a run, and the intervals, are refitted without each source before it is scored, so
 that every row is outside the fit.
@@ -11,6 +11,8 @@ that every row is outside the fit.
 
 from __future__ import annotations
 
+import argparse
+import json
 import re
 import subprocess
 import sys
@@ -41,6 +43,9 @@ VARIED = 8
 
 PAGE = ROOT / "docs" / "accuracy" / "index.md"
 README = ROOT / "README.md"
+POINTS = ROOT / "data" / "reference" / "training.csv"
+SHARED = ROOT.parent / "shared"
+SERVED = ("reference/inference.csv", "bulk/inference/serving_runs.csv.gz")
 
 HEADLINE: tuple[tuple[str, str, str, int, int | None], ...] = (
     ("scoreboard", "**all**", "training steps, each source left out: rows", 2, 5),
@@ -244,46 +249,81 @@ def serving_table(result: dict, constants: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def with_ablation(page: str, points: Path) -> str:
-    """The page with its ablation made anew."""
-    found = ablation_tables(points, "default", catalog.load("default"), VARIED)
-    return put(page, "ablation", found)
+def kept(result: dict, name: str, folder: Path | None) -> dict:
+    """The result, kept as `folder`/`name`.json where a folder is given."""
+    if folder is not None:
+        write_text(folder / f"{name}.json", json.dumps(result, default=float))
+    return result
+
+
+def training(text: str, folder: Path | None) -> str:
+    """Training runs, every source left out."""
+    result = kept(reckon.validate(POINTS, "default", folds="source"), "training", folder)
+    scores = table(result, constant_mfu_by_source(read_points([POINTS], default_run())))
+    print(scores)
+    return put(text, "scoreboard", scores)
+
+
+def ablation(text: str, folder: Path | None) -> str:
+    """What facts, intervals and distributions are worth."""
+    return put(
+        text, "ablation", ablation_tables(POINTS, "default", catalog.load("default"), VARIED)
+    )
+
+
+def kernels(text: str, folder: Path | None) -> str:
+    """Kernels left out, as the calibration's own folds say."""
+    text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
+    return put(text, "families", family_table(catalog.calibration_dir("kernels-only")))
+
+
+def power(text: str, folder: Path | None) -> str:
+    """Power and energy, as issue 19 asks."""
+    return put(text, "power", "\n".join(power_table_of(SHARED, catalog.load("default"))))
+
+
+def uneven(text: str, folder: Path | None) -> str:
+    """Slow links, documents, uneven experts."""
+    return put(text, "uneven", "\n".join(uneven_lines(SHARED, catalog.load("default"))))
+
+
+def plans(text: str, folder: Path | None) -> str:
+    """Layouts chosen among those that were measured."""
+    return put(text, "plans", "\n".join(plan_lines(SHARED, catalog.load("kernels-only"))))
+
+
+def serving(text: str, folder: Path | None) -> str:
+    """Served runs, every source left out, and the fleets that would be chosen by them."""
+    served = [SHARED / name for name in SERVED]
+    result = kept(reckon.validate(served, "default", folds="source"), "serving", folder)
+    text = put(text, "serving", serving_table(result, constant_by_source(served)))
+    told = {p["point_id"]: p["predicted"] for p in result["points"] if p["metric"] == "tpot_s"}
+    return put(text, "fleets", "\n".join(fleet_lines(served, told)))
+
+
+HERE = {"training": training, "ablation": ablation, "kernels": kernels}
+"""Parts of the page that need nothing but the project."""
+THERE = {"power": power, "uneven": uneven, "plans": plans, "serving": serving}
+"""Parts that read the shared tables."""
 
 
 def main() -> None:
-    if "--headline" in sys.argv[1:]:
-        write_readme()
-        return
-    points = ROOT / "data" / "reference" / "training.csv"
-    if "--ablation" in sys.argv[1:]:
-        write_text(PAGE, with_ablation(PAGE.read_text(encoding="utf-8"), points))
-        return
-    result = reckon.validate(points, "default", folds="source")
-    text = PAGE.read_text(encoding="utf-8")
-    runs = read_points([points], default_run())
-    scores = table(result, constant_mfu_by_source(runs))
-    text = put(text, "scoreboard", scores)
-    text = with_ablation(text, points)
-    text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
-    text = put(text, "families", family_table(catalog.calibration_dir("kernels-only")))
-    shared = ROOT.parent / "shared"
-    if shared.is_dir():
-        known = catalog.load("default")
-        text = put(text, "power", "\n".join(power_table_of(shared, known)))
-        text = put(text, "uneven", "\n".join(uneven_lines(shared, known)))
-        text = put(text, "plans", "\n".join(plan_lines(shared, catalog.load("kernels-only"))))
-    served = [
-        shared / name for name in ("reference/inference.csv", "bulk/inference/serving_runs.csv.gz")
-    ]
-    if all(path.exists() for path in served):
-        scored = reckon.validate(served, "default", folds="source")
-        found = serving_table(scored, constant_by_source(served))
-        text = put(text, "serving", found)
-        told = {p["point_id"]: p["predicted"] for p in scored["points"] if p["metric"] == "tpot_s"}
-        text = put(text, "fleets", "\n".join(fleet_lines(served, told)))
-    write_text(PAGE, text)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parts = HERE | THERE
+    shown = ", ".join(f"{name} ({made.__doc__})" for name, made in parts.items())
+    parser.add_argument(
+        "parts", nargs="*", choices=[[], *parts, "headline"], help=f"{shown}, headline"
+    )
+    parser.add_argument("--results", type=Path, help="folder that keeps the scored rows as JSON")
+    asked = parser.parse_args()
+    if asked.parts:
+        chosen = [name for name in asked.parts if name in parts]
+    else:
+        chosen = [*HERE, *(THERE if SHARED.is_dir() else ())]
+    for name in chosen:
+        text = parts[name](PAGE.read_text(encoding="utf-8"), asked.results)
+        write_text(PAGE, text)
     write_readme()
-    print(scores)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def read_grid(ref: str | Path | Mapping[str, Any], where: str = "grid") -> Grid:
     else:
         where = str(ref)
         content = catalog.read_mapping(Path(ref))
-    spec = parse(GridSpec, content, where)
+    spec = parse(GridSpec, {"workload": _workload(content), **content}, where)
     if (spec.system is None) == (spec.technology is None) and "system" not in spec.sweep:
         raise InputError(f"{where}: state either a system or a technology")
     if spec.machine and spec.technology is not None:
@@ -106,6 +106,14 @@ def read_grid(ref: str | Path | Mapping[str, Any], where: str = "grid") -> Grid:
         for key in getattr(spec, section) or {}:
             _known(f"{section}.{key}", spec, where)
     return grid
+
+
+def _workload(content: Mapping[str, Any]) -> str:
+    """Serving where a grid's plan has keys that only served plans have, else training."""
+    swept, plan = content.get("sweep") or (), content.get("plan") or ()
+    keys = {str(key) for key in plan} | {str(key).removeprefix("plan.") for key in swept}
+    serves = keys - set(TrainingPlanSpec.fields())
+    return "serving" if serves & set(ServingPlanSpec.fields()) else "training"
 
 
 ELSEWHERE = {

@@ -299,3 +299,11 @@ def test_what_a_plan_leaves_open_follows_from_each_machine(sizes: list[int]) -> 
     assert found.loc[160, "step_time_s"] < found.loc[80, "step_time_s"]
     usual = explore({**grid, "sweep": {"model": ["llama3-8b"]}}).table.iloc[0]
     assert found.loc[80, "step_time_s"] == pytest.approx(usual["step_time_s"], rel=1e-12)
+
+
+def test_plans_with_keys_of_serving_are_served_without_saying_so() -> None:
+    unsaid = {key: value for key, value in SERVING.items() if key != "workload"}
+    assert read_grid(unsaid).spec.workload == "serving"
+    swept = {**unsaid, "plan": {"tp": 2}, "sweep": {"plan.concurrency": [8, 16]}}
+    assert read_grid(swept).spec.workload == "serving"
+    assert read_grid({**TRAINING, "sweep": {"plan.tp": [1, 2]}}).spec.workload == "training"

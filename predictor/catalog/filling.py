@@ -61,7 +61,7 @@ def _applies(recipe: Mapping[str, Any], model: Model | None, given: Mapping[str,
     """Whether a recipe is of the model, or of a plan with what is given; of both, where it names
     both."""
     when, names = recipe.get("when"), tuple(recipe.get("models", ()))
-    named = model is not None and model.name.startswith(names)
+    named = model is not None and tables.is_called(model.name, names)
     if when:
         fits = all(given.get(field) in values for field, values in when.items())
         return fits and (named or not names)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from predictor.catalog.tables import data_dir
+from predictor.catalog.tables import data_dir, is_called
 from predictor.plans import RECOMPUTE_MODULES
 from predictor.records import dataclass
 
@@ -94,7 +94,7 @@ def recipe_facts(
     place = accelerator.partition("-")[0], precision
     best: dict[str, RecipeFact] = {}
     for fact in _facts().get(framework, ()):
-        if fact.task == task and place in fact.where and model.startswith(fact.models):
+        if fact.task == task and place in fact.where and is_called(model, fact.models):
             away = _away(fact, era)
             known = best.get(fact.field)
             if away <= NEAR and (known is None or away < _away(known, era)):

@@ -71,6 +71,14 @@ def _nest(row: Iterable[tuple[str, str]]) -> Row:
     return flat
 
 
+def is_called(model: str, beginnings: tuple[str, ...]) -> bool:
+    """Whether the name of a model, or one of those that the catalog has for it, begins so."""
+    if model.startswith(beginnings):
+        return True
+    row = rows("models").get(model, {})
+    return any(alias.startswith(beginnings) for alias in aliases_of(row))
+
+
 def aliases_of(row: Row) -> list[str]:
     """Other names of a row."""
     return [alias.strip() for alias in str(row.get("aliases", "")).split(";") if alias.strip()]

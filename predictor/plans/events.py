@@ -107,6 +107,7 @@ def timeline(
     vpp: int = 1,
     transfer: Hop = 0.0,
     latency: Hop = 0.0,
+    fills: int = 1,
 ) -> list[Event]:
     """Play a schedule event by event. Transfers between devices run beside their work, one after
     the other on a link each way.
@@ -114,6 +115,8 @@ def timeline(
     forward, backward, weights   time of one micro-batch on each device, all its chunks together [s]
                                  (as `Passes`)
     m                            micro-batches; a multiple of the stages when vpp > 1
+    fills                        how often the pipeline fills and runs empty for them, each time
+                                 for alike many (those left over: for the first ones)
     transfer, latency            of what a micro-batch sends on: for which it keeps the link to
                                  itself, and after which it is there [s]; one for all links, or
                                  one for each between a stage and the next
@@ -121,6 +124,32 @@ def timeline(
     Returns the events in order of their end; the last one's end is the pipeline's time. Work that
     runs as one block is shown one after the other.
     """
+    passes, events = (list(forward), list(backward), list(weights)), list[Event]()
+    for batches in _alike(m, fills):
+        start = events[-1].end if events else 0.0
+        before = 1 + max((event.micro_batch for event in events), default=-1)
+        for event in _once(schedule, passes, batches, vpp, (transfer, latency)):
+            moved = start + event.start, start + event.end
+            own = (event.stage, event.direction, before + event.micro_batch, event.chunk)
+            events.append(Event(*own, *moved))
+    return events
+
+
+def _alike(m: int, fills: int) -> list[int]:
+    """Micro-batches of each time that a pipeline fills."""
+    each, left = divmod(m, fills)
+    return [each + (at < left) for at in range(fills)]
+
+
+def _once(
+    schedule: str,
+    passes: tuple[list[float], list[float], list[float]],
+    m: int,
+    vpp: int,
+    hops: tuple[Hop, Hop],
+) -> list[Event]:
+    """A pipeline that fills once and runs empty, as `timeline`."""
+    forward, backward, weights = passes
     pp, entry = len(forward), SCHEDULES[schedule]
     whole = (
         list(backward) if entry.splits else [b + w for b, w in zip(backward, weights, strict=True)]
@@ -128,7 +157,7 @@ def timeline(
     length = {"forward": forward, "backward": whole, "weights": weights}
     orders = [entry.order(stage, pp, vpp, m) for stage in range(pp)]
     position, free = [0] * pp, [0.0] * pp
-    player = _Player.of(entry.fold, pp, vpp, transfer, latency)
+    player = _Player.of(entry.fold, pp, vpp, *hops)
     events: list[Event] = []
     progress = True
     while progress:

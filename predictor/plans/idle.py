@@ -75,6 +75,7 @@ TRAINING: Mapping[str, Need] = {
     "keys_repeated": _above_one("cp"),
     "p2p_overlap": _above_one("pp"),
     "handed_rate": _LINKED,
+    "pipeline_fill": _above_one("pp"),
     "image_tiles": _other("images"),
     "tower": _other("images"),
 }

@@ -132,5 +132,5 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
 def in_flight(plan: TrainingPlan, at: Stages) -> Array:
     """Layers' worth of activations that a stage holds at its peak, (3, *batch)."""
     behind = plan.pp - at.index
-    held = plan.pipeline.held(behind, plan.pp, plan.micro_batches, plan.vpp)
+    held = plan.pipeline.held(behind, plan.pp, plan.filled, plan.vpp)
     return np.asarray(held * at.layers)

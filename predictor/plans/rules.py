@@ -204,7 +204,7 @@ def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
 
 
 def _schedule_rules(plan: TrainingPlan) -> list[Rule]:
-    entry, name, m, pp = plan.pipeline, plan.schedule, plan.micro_batches, plan.pp
+    entry, name, m, pp = plan.pipeline, plan.schedule, plan.filled, plan.pp
     return [
         Rule(
             np.asarray(plan.vpp > (np.inf if entry.chunks else 1)),

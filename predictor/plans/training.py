@@ -187,6 +187,7 @@ class TrainingPlan:
     reduce_bytes: Numeric = 4.0
     handed_bytes: Numeric = np.nan
     handed_rate: Numeric = np.nan
+    pipeline_fill: Numeric = np.nan
     gather_bytes: Numeric = 2.0
     optimizer_bytes: Numeric = 12.0
     logit_bytes: Numeric = 8.0
@@ -297,19 +298,33 @@ class TrainingPlan:
     def exchanges(self) -> Numeric:
         """How often replicas exchange gradients in a step, and sharded weights, if there are any:
         once, or with every micro-batch. Pipelines that keep gathered weights add gradients up and
-        reduce them after the last micro-batch (PyTorch 2.10, torch/distributed/pipelining/stage.py,
-        `backward_maybe_with_nosync`)."""
+        reduce them after the last micro-batch before they run empty (PyTorch 2.10,
+        torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`)."""
         sharding = SHARDINGS[self.sharding]
         if not sharding.per_micro_batch:
             return 1.0
         if sharding.weights and not self.reshard:
-            return np.where(np.asarray(self.pp) > 1, 1.0, self.micro_batches)
+            emptied = 1.0 if self.reduce_last else self.fills
+            return np.where(np.asarray(self.pp) > 1, emptied, self.micro_batches)
         return self.micro_batches
 
     @property
     def micro_batches(self) -> Numeric:
         """Micro-batches that each pipeline runs per step."""
         return self.global_batch / (self.dp * self.micro_batch)
+
+    @property
+    def fills(self) -> Numeric:
+        """How often each pipeline fills and runs empty in a step."""
+        if np.isnan(self.pipeline_fill).all():
+            return 1.0
+        many = np.ceil(np.asarray(self.micro_batches / (self.pipeline_fill * self.pp)))
+        return np.where(np.isnan(self.pipeline_fill) | (np.asarray(self.pp) == 1), 1.0, many)
+
+    @property
+    def filled(self) -> Numeric:
+        """Micro-batches that a pipeline takes each time."""
+        return self.micro_batches / self.fills
 
     @property
     def tokens(self) -> Numeric:

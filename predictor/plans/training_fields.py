@@ -392,6 +392,12 @@ _OVERLAP = (
         default=FRAMEWORK,
     ),
     PlanField(
+        "pipeline_fill", POSITIVE,
+        "Micro-batches per stage between which a pipeline runs empty.",
+        ("pipeline", "communication", "memory"), default="all of a step", reason="once a step",
+        more="AutoModel and torchtitan call the schedule once for every local batch.",
+    ),
+    PlanField(
         "ep_overlap", SWITCH, "Dispatch and combine hide behind another micro-batch's passes.",
         ("communication",), default="no; yes with DualPipe schedules of a mixture",
         reason="forward and backward chunks run together there",

@@ -79,7 +79,8 @@ class Dealt:
         """
         if self.by != "stage":
             raise InputError("a timeline is of one pipeline; replicas on several systems have many")
-        return timeline(plan.schedule, *self.passes, int(plan.micro_batches), 1, *self.hops)
+        m, fills = int(plan.micro_batches), int(plan.fills)
+        return timeline(plan.schedule, *self.passes, m, 1, *self.hops, fills)
 
     def to_dict(self) -> dict[str, Any]:
         """As `--json` writes it; every key carries its unit."""

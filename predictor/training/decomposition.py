@@ -39,6 +39,7 @@ class Parts(Frame, LayerTimes):
     index       position of every plan among those with distinct layers (base)
     modules     units of each module of the work list on a stage, (3, *batch) (`blocks.blocks`)
     mean_layer  units of each in the mean layer
+    m, fills    micro-batches of a step; how often pipelines fill and run empty meanwhile
     work        (module, term, class) -> seconds per unit and micro-batch, base shape
     weights     (module, class) -> what of the backward pass are gradients of weights
     families    (module, family, class) -> the same seconds by fit, for the interval

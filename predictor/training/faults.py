@@ -80,7 +80,7 @@ def _by_stage(case: Case, slow: Step) -> Array:
     """Loss of the step with each stage in turn as in `slow`, the others sound; (stages,). As of
     1F1B, whose pace is that of every schedule."""
     plan, step = case.plan, case.step
-    m, vpp = float(plan.micro_batches), float(plan.vpp)
+    m, vpp, fills = float(plan.filled), float(plan.vpp), float(plan.fills)
     forward, backward = _stages(step.passes)
     worse = _stages(slow.passes)
     p = len(forward)
@@ -91,7 +91,7 @@ def _by_stage(case: Case, slow: Step) -> Array:
         m,
         vpp,
     )
-    more = np.maximum(times - line_time(forward, backward, m, vpp), 0.0)
+    more = fills * np.maximum(times - line_time(forward, backward, m, vpp), 0.0)
     factor = float(environment_of(case.cluster, case.plan, case.calibration.run).factor)
     ends = _ends(slow, factor) - _ends(step, factor)
     return np.asarray((factor * more + max(ends, 0.0)) / float(step.step_time))

@@ -67,6 +67,7 @@ class Frame:
 
     at: Stages
     m: Array
+    fills: Array
     vpp: Array
     gpus: Array
     modules: dict[str, Array]
@@ -135,6 +136,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     return Frame(
         at=at,
         m=whole(plan.micro_batches),
+        fills=whole(plan.fills),
         vpp=whole(plan.vpp),
         gpus=whole(plan.gpus),
         modules=laid.held,

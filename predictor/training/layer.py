@@ -102,6 +102,7 @@ AROUND = (
     "recompute_chunk",
     "loader_rate",
     "handed_rate",
+    "pipeline_fill",
     "useful",
 )
 """Numbers that say how layers are put together, and of layers no more than `_told_apart`."""

@@ -130,14 +130,15 @@ class TrainingPrediction:
             raise InputError("a timeline is played for one plan, not for a batch")
         enforce(pipeline_rules(plan, self.model), plan)
         m, pp, vpp = (int(value) for value in (plan.micro_batches, plan.pp, plan.vpp))
-        if plan.pipeline.fold == LINE and vpp > 1 and m % pp:
+        fills = int(plan.fills)
+        if plan.pipeline.fold == LINE and vpp > 1 and m % (fills * pp):
             raise InputError(
                 f"interleaving needs micro-batches in multiples of pp {pp}, not {m}; change "
                 "--global-batch or --micro-batch"
             )
         of = self.passes
         hop = float(of.transfer), float(of.latency)
-        return timeline(plan.schedule, *of.of_every_stage(), m, vpp, *hop)
+        return timeline(plan.schedule, *of.of_every_stage(), m, vpp, *hop, fills)
 
 
 def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, Numeric]]:

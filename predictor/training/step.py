@@ -188,19 +188,24 @@ def _played(
     next stage: a message travels while either end copies it. Passes are over the framework's
     factor, which stretches no copy.
     """
-    busy = pipeline_time(parts.schedule, passes, parts.m, parts.vpp)
+
+    def played(passes: Passes) -> Array:
+        filled = parts.m / parts.fills
+        return parts.fills * pipeline_time(parts.schedule, passes, filled, parts.vpp)
+
+    busy = played(passes)
     latency = np.maximum(links.latency - 2.0 * links.copied, -links.transfer)
     passes = replace(passes, transfer=links.transfer, latency=latency)
     if not np.any(links.copied):
         if not np.any(passes.hop):
             return passes, busy, np.zeros_like(busy)
-        return passes, busy, pipeline_time(parts.schedule, passes, parts.m, parts.vpp) - busy
+        return passes, busy, played(passes) - busy
     own = NEIGHBOURS.reshape(3, *(1,) * links.copied.ndim) * links.copied
     whole, kept = (
         replace(passes, forward=passes.forward + each, backward=passes.backward + each)
         for each in (own, own / factor)
     )
-    return kept, busy, pipeline_time(parts.schedule, whole, parts.m, parts.vpp) - busy
+    return kept, busy, played(whole) - busy
 
 
 def _stretched(

@@ -174,7 +174,7 @@ def _layer(
     ends = {name: around / n * inner(value) for name, value in step.ends.items()}
     core = {name: each * inner(value) for name, value in step.attention.items()}
     state = around / n * inner(need["layer weights and optimizer"])
-    flying = one.pipeline.held(np.asarray(one.pp - 1.0), one.pp, one.micro_batches, 1.0)
+    flying = one.pipeline.held(np.asarray(one.pp - 1.0), one.pp, one.filled, 1.0)
     kept = inner(need["activations"]) / n / float(flying)
     if frozen:
         ends = dict.fromkeys(ends, 0.0)

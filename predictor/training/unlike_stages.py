@@ -320,7 +320,7 @@ class _Line:
     def classes(self, stage: int, own: _Held) -> dict[str, float]:
         """Memory of a stage by class [bytes], with the micro-batches that are in flight there."""
         table, plan = self.tables[stage].memory, self.plan
-        p, m = float(plan.pp), plan.micro_batches
+        p, m = float(plan.pp), plan.filled
         found = {name: self._of(value, stage, own) for name, value in table.classes.items()}
         found["context"] = float(table.classes["context"].flat[0])
         flying = float(plan.pipeline.held(np.asarray(p - stage), p, m, 1.0))
@@ -405,9 +405,9 @@ class _Line:
         return self._totals[played]
 
     def _total(self, counts: list[int]) -> tuple[float, float, float]:
-        passes, m = self.passes(counts), int(self.plan.micro_batches)
-        busy = timeline(self.plan.schedule, *passes, m)[-1].end
-        waits = timeline(self.plan.schedule, *passes, m, 1, *self.hops())[-1].end - busy
+        passes, m, fills = self.passes(counts), int(self.plan.micro_batches), int(self.plan.fills)
+        busy = timeline(self.plan.schedule, *passes, m, fills=fills)[-1].end
+        waits = timeline(self.plan.schedule, *passes, m, 1, *self.hops(), fills)[-1].end - busy
         ends = sum(self.ends(counts).values()) + self.once()
         # No software slows a link (`step.assemble`).
         return self.tables[0].factor * (busy + ends) + waits, busy, waits

@@ -141,6 +141,8 @@ def _batch_says(facts: Facts) -> Flags:
     if facts["pp"] == 1:
         return {LOCAL: facts["micro_batch"], GLOBAL: facts["global_batch"]}
     local = facts["global_batch"] // facts["dp"]
+    if fill := facts.get("pipeline_fill"):
+        local = min(local, round(fill * facts["pp"] * facts["micro_batch"]))
     return {LOCAL: local, GLOBAL: facts["global_batch"], PART: facts["micro_batch"]}
 
 
@@ -154,6 +156,8 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
     stated = whole_number(GLOBAL, flags.get(GLOBAL, -1))
     if stated > 0:
         found["global_batch"] = stated
+        if facts["pp"] > 1 and stated > local * facts.get("dp", stated):
+            found["pipeline_fill"] = local / (found["micro_batch"] * facts["pp"])
     elif "dp" in facts:
         found["global_batch"] = local * facts["dp"]
     return found
@@ -318,7 +322,7 @@ ENTRIES: tuple[Entry, ...] = (
         (LOCAL, "training.batch_size", GLOBAL, PART),
         _batch_says,
         _batch_means,
-        fields=("micro_batch",),
+        fields=("micro_batch", "pipeline_fill"),
         needs=("pp", "dp", "global_batch"),
     ),
     Number("training.seq_len", "seq_len"),

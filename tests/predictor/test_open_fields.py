@@ -131,7 +131,7 @@ FUNCTIONS: dict[str, str] = {
     "hardware": "",
     "memory": "",
     "models": "experts_hit.ranks hardware_flop_per_token.share",
-    "plans": "timeline.vpp precedence.vpp pipeline_time.vpp",
+    "plans": "timeline.fills timeline.vpp precedence.vpp pipeline_time.vpp",
     "power": "operating.clock settle.clock",
     "search": "ratio.weight template.pp",
     "serving": "arrivals.burstiness sessions.turns counts.replicas handed_over.slower",

@@ -160,6 +160,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "grad_overlap": ("llama3-8b", BASE, False),
     "param_overlap": ("llama3-8b", BASE, False),
     "p2p_overlap": ("llama3-8b", BASE, True),
+    "pipeline_fill": ("llama3-8b", {**BASE, "pp": 2, "vpp": 1, "global_batch": 512}, 1),
     "ep_overlap": ("mixtral-8x7b", EXPERTS, True),
     "reshard": ("llama3-8b", BASE, False),
     "reduce_last": ("llama3-8b", {**BASE, "pp": 1, "vpp": 1}, True),

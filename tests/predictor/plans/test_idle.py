@@ -24,7 +24,7 @@ OTHER: dict[str, Any] = {
     "recompute_modules": "mlp", "dp_shard": 4, "reshard": False, "routed_nodes": 1,
     "dispatch_processors": 2,
     "routing": "in_turn", "cp_kind": "ulysses", "merges_apart": True, "keys_repeated": True,
-    "p2p_overlap": True, "handed_rate": 1e9, "image_tiles": 3,
+    "p2p_overlap": True, "handed_rate": 1e9, "pipeline_fill": 2, "image_tiles": 3,
     "tower": "frozen",
     "prefill_tp": 2, "prefill_power_limit": 400, "prefill_dp": 2, "kv_gbs": 3, "cold_start_s": 9,
     "cache_drive_gbs": 1, "draft_cost": 0.3, "acceptance": 0.4, "adapter_rank": 8,

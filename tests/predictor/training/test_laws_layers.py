@@ -28,6 +28,7 @@ OTHER = {
     "recompute_chunk": 2.0,
     "loader_rate": 1e5,
     "handed_rate": 1e9,
+    "pipeline_fill": 1.0,
     "useful": 0.5,
 }
 """Another value of each number that layers do not depend on."""

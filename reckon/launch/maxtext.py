@@ -71,6 +71,8 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
         )
     if "gpus" in facts:
         found["global_batch"] = round(each * int(facts["gpus"])) * steps
+    if steps > 1 and stages > 1:
+        found["pipeline_fill"] = parts / stages
     return found
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import reckon
 from predictor.errors import InputError
-from reckon.launch import read_launch
+from predictor.timing.calibration import RunParameters
+from reckon.launch import emit, read_launch
 from reckon.launch.maxtext_remat import DOTS, HOSTED, KEPT, TENSORS
 
 MAXTEXT = """
@@ -119,6 +121,37 @@ def test_axes_that_take_what_remains(more: str, gpus: int, meant: dict[str, obje
 def test_what_maxtext_refuses_is_refused(line: str, names: str) -> None:
     with pytest.raises(InputError, match=names):
         said("maxtext", f"python -m MaxText.train base.yml model_name=llama2-7b {line}", gpus=64)
+
+
+@pytest.mark.parametrize(
+    ("steps", "fill"),
+    [("gradient_accumulation_steps=4", 2.0), ("gradient_accumulation_steps=1", None)],
+)
+def test_pipelines_of_maxtext_run_empty_between_accumulated_passes(
+    steps: str, fill: float | None
+) -> None:
+    """Each pass takes `num_pipeline_microbatches` through the stages."""
+    line = "python3 -m MaxText.train base.yml model_name=llama2-7b per_device_batch_size=8 "
+    line += f"ici_pipeline_parallelism=4 num_pipeline_microbatches=8 {steps}"
+    assert said("maxtext", line, gpus=32).get("pipeline_fill") == fill
+
+
+def test_pipelines_of_torchtitan_run_empty_once_a_local_batch(tmp_path: Path) -> None:
+    """The batch beyond the local ones of all ranks is accumulated over, and written so again."""
+    line = "torchrun --nproc_per_node=8 --nnodes=4 -m torchtitan.train --model.name llama3 "
+    line += "--model.flavor 8B "
+    line += "--parallelism.pipeline_parallel_degree 4 --training.local_batch_size 8 "
+    found = said("torchtitan", line + "--training.global_batch_size 256")
+    assert (found["dp"], found["pipeline_fill"]) == (8, 2.0)
+    assert "pipeline_fill" not in said("torchtitan", line + "--training.global_batch_size 64")
+    assert "pipeline_fill" not in said("torchtitan", line)
+    plan = {"gpus": 32, "pp": 4, "global_batch": 256, "micro_batch": 1, "seq_len": 8192,
+            "pipeline_fill": 2, "framework": "torchtitan"}  # fmt: skip
+    result = reckon.predict_train("llama3-8b", "dgx-h100", plan)
+    written = emit("torchtitan", result.request, RunParameters(host_per_kernel=0.0, overlap={}))
+    (tmp_path / "job.toml").write_text(written.text)
+    again = read_launch("torchtitan", str(tmp_path / "job.toml")).fields
+    assert (again["pipeline_fill"], again["global_batch"]) == (2.0, 256)
 
 
 def test_settings_of_base_stand_in_no_file(tmp_path: Path) -> None:

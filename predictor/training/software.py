@@ -29,8 +29,12 @@ ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "ho
 HOST_DOUBT = 0.55
 """Log-standard-deviation of what hosts take for an operator, of frameworks but `MAKERS`: with it
 eight in ten steps that wait for launches lie inside, machines alike (12 steps on four:
-`data/measurements`). Without any one of these it is 0.36 to 0.53. None is needed beside the spread
-of `MAKERS`, whose hosts are fitted to many runs."""
+`data/measurements`). Without any one of these it is 0.36 to 0.53."""
+
+MAKERS_DOUBT = 0.2
+"""The same of `MAKERS`, whose hosts are fitted to many runs: least interval score, sources alike,
+of 84 published runs of eight sources, each left out of the fit, that wait for launches for a
+twentieth of their steps and more. Without any one of them it is 0.15 to 0.25."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +55,7 @@ class Environment:
     alike    what ranks that meet wait for the slowest of them, over their work between two
              meetings, however long that lasts
     drawn    the same of what is drawn anew between meetings, of a second's work [s^0.5]
-    doubt    log-standard-deviation of what the host takes (`HOST_DOUBT`)
+    doubt    log-standard-deviation of what the host takes (`HOST_DOUBT`, `MAKERS_DOUBT`)
     """
 
     factor: Numeric = 1.0
@@ -94,8 +98,7 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
-    if plan.framework not in MAKERS:
-        found = replace(found, doubt=HOST_DOUBT)
+    found = replace(found, doubt=MAKERS_DOUBT if plan.framework in MAKERS else HOST_DOUBT)
     if plan.framework in ON_ONE and plan.lone.any():
         found = replace(found, factor=np.where(plan.lone, 1.0, found.factor))
     if plan.framework == HUGGINGFACE and not plan.experts_looped:

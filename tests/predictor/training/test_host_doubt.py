@@ -19,7 +19,7 @@ from predictor.catalog.specs import TrainingPlanSpec
 from predictor.timing import Calibration
 from predictor.training import assemble, environment_of, interval, parts
 from predictor.training.completion import complete_training
-from predictor.training.software import HOST_DOUBT
+from predictor.training.software import HOST_DOUBT, MAKERS_DOUBT
 from predictor.training.step import Step
 from tests.predictor.training.test_real_steps import FOLDERS, TABLES, THEN
 
@@ -65,8 +65,12 @@ def test_a_step_that_waits_for_launches_is_as_sure_as_they_are() -> None:
 
 
 def test_it_is_said_of_hosts_that_runs_do_not_tell() -> None:
-    """Not of frameworks whose spread has it, nor of a plain loop whose machine was measured."""
-    for framework, doubt in (("nemo", 0.0), ("megatron-lm", 0.0), ("pytorch", HOST_DOUBT)):
+    """Less of frameworks that many runs tell of; not of a plain loop whose machine was measured."""
+    for framework, doubt in (
+        ("nemo", MAKERS_DOUBT),
+        ("megatron-lm", MAKERS_DOUBT),
+        ("pytorch", HOST_DOUBT),
+    ):
         step, _ = found(framework=framework)
         assert float(step.doubt) == doubt
     own = catalog.system("dgx-h100")

@@ -111,7 +111,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "What is run": ("model", "seq_len", "global_batch", "batch_tokens", "tokens", "precision",
                     "kv_precision", "framework", "batch", "concurrency", "rate", "load",
                     "input_len", "output_len", "attention", "from_megatron", "from_torchtitan",
-                    "from_nemo", "from_deepspeed", "from_trainer", "from_maxtext",
+                    "from_nemo", "from_automodel", "from_deepspeed", "from_trainer", "from_maxtext",
                     "from_nanotron", "from_llm_foundry", "from_vllm", "from_sglang",
                     "from_trtllm", "from_tgi", "from_lmdeploy", "from_llama_cpp"),
     "On what": ("system", "accelerator", "gpus", "accelerators_per_node", "price",

@@ -98,6 +98,7 @@ def train_command() -> click.Command:
         _line_option("megatron", "Read such a line.", also=("megatron-lm",)),
         _line_option("torchtitan", "Or -nemo, -deepspeed, -trainer, -maxtext, ..."),
         _line_option("nemo", hidden=True, also=("megatron-bridge",)),
+        _line_option("automodel", hidden=True, also=("nemo-automodel",)),
         _line_option("deepspeed", hidden=True),
         _line_option("trainer", hidden=True, also=("axolotl", "llama-factory", "torchtune")),
         _line_option("maxtext", hidden=True),

@@ -16,6 +16,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.timing import RunParameters
 from reckon.launch import dialect
+from reckon.launch.automodel import AUTOMODEL
 from reckon.launch.deepspeed import DEEPSPEED
 from reckon.launch.dialect import Dialect, Difference, Emitted, Launch, Request, check_kind
 from reckon.launch.foundry import FOUNDRY
@@ -35,8 +36,8 @@ from reckon.launch.vllm import VLLM
 
 DIALECTS: dict[str, Dialect] = {
     one.name: one
-    for one in (MEGATRON, TORCHTITAN, NEMO, DEEPSPEED, TRAINER, MAXTEXT, NANOTRON, FOUNDRY,
-                VLLM, SGLANG, TRTLLM, TGI, LMDEPLOY, LLAMACPP)
+    for one in (MEGATRON, TORCHTITAN, NEMO, AUTOMODEL, DEEPSPEED, TRAINER, MAXTEXT, NANOTRON,
+                FOUNDRY, VLLM, SGLANG, TRTLLM, TGI, LMDEPLOY, LLAMACPP)
 }  # fmt: skip
 
 

@@ -171,7 +171,9 @@ ENGINES = tuple(name for name, one in DIALECTS.items() if one.serving)
 """Dialects whose lines start an engine."""
 
 SIGNS = {"megatron": ("pretrain_", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
-         "nemo": ("nemo",), "deepspeed": ("deepspeed", "zero_optimization"),
+         "nemo": ("nemo",),
+         "automodel": ("nemo_automodel", "nemoautomodel", "automodel "),
+         "deepspeed": ("deepspeed", "zero_optimization"),
          "trainer": ("base_model", "per_device_train_batch_size"),
          "maxtext": ("maxtext", "MaxText", "ici_"), "nanotron": ("nanotron", "tp_mode"),
          "llm-foundry": ("composer", "mpt_causal_lm", "device_train_microbatch_size"),

@@ -98,6 +98,13 @@ NANOTRON = (
     "parallelism: {dp: 2, pp: 2, tp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER}\n"
     "tokens: {sequence_length: 128, micro_batch_size: 1, batch_accumulation_per_replica: 4}\n"
 )
+AUTOMODEL = (
+    "step_scheduler: {global_batch_size: 64, local_batch_size: 4}\n"
+    "distributed: {strategy: fsdp2, tp_size: 2, pp_size: 2, activation_checkpointing: true,\n"
+    "  pipeline: {pp_schedule: interleaved1f1b, pp_microbatch_size: 1, layers_per_stage: 4}}\n"
+    "model: {pretrained_model_name_or_path: meta-llama/Llama-3.1-8B, torch_dtype: bf16}\n"
+    "peft: {dim: 8}\ndataset: {seq_len: 4096}\n"
+)
 FOUNDRY = (
     "compute: {gpus: 8}\nparameters:\n  max_seq_len: 128\n  global_train_batch_size: 16\n"
     "  model: {name: mpt_causal_lm, d_model: 64, n_heads: 4, n_layers: 2, vocab_size: 100,\n"
@@ -109,7 +116,7 @@ LINES = {
     "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN, REGISTRY),
     "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST, PAGE), "sglang": (SGLANG,),
     "trtllm": (TRTLLM,), "trainer": (TRAINER,), "maxtext": (MAXTEXT, JOB), "nanotron": (NANOTRON,),
-    "llm-foundry": (FOUNDRY,), "tgi": (TGI,), "lmdeploy": (LMDEPLOY,), "llama-cpp": (LLAMA,),
+    "automodel": (AUTOMODEL,), "llm-foundry": (FOUNDRY,), "tgi": (TGI,), "lmdeploy": (LMDEPLOY,), "llama-cpp": (LLAMA,),
 }  # fmt: skip
 
 CONFIG: dict[str, Any] = {

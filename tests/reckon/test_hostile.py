@@ -116,7 +116,8 @@ LINES = {
     "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN, REGISTRY),
     "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST, PAGE), "sglang": (SGLANG,),
     "trtllm": (TRTLLM,), "trainer": (TRAINER,), "maxtext": (MAXTEXT, JOB), "nanotron": (NANOTRON,),
-    "automodel": (AUTOMODEL,), "llm-foundry": (FOUNDRY,), "tgi": (TGI,), "lmdeploy": (LMDEPLOY,), "llama-cpp": (LLAMA,),
+    "automodel": (AUTOMODEL,), "llm-foundry": (FOUNDRY,),
+    "tgi": (TGI,), "lmdeploy": (LMDEPLOY,), "llama-cpp": (LLAMA,),
 }  # fmt: skip
 
 CONFIG: dict[str, Any] = {

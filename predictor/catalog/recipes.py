@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from predictor.catalog.machine_names import read_accelerator_name
 from predictor.catalog.tables import data_dir, is_called
 from predictor.plans import RECOMPUTE_MODULES
 from predictor.records import dataclass
@@ -57,8 +58,10 @@ def _facts() -> dict[str, tuple[RecipeFact, ...]]:
 
 
 def _pair(text: str) -> tuple[str, str]:
+    """Accelerator, as the catalog's name begins, and precision."""
     accelerator, _, precision = text.partition(":")
-    return accelerator, precision
+    known = read_accelerator_name(accelerator) or accelerator  # a rack's name (VR200), too
+    return known.partition("-")[0], precision
 
 
 def _months(text: str) -> int:

@@ -10,6 +10,7 @@ import yaml
 
 import reckon
 from predictor import catalog
+from predictor.catalog.recipes import recipe_facts
 from predictor.catalog.tables import is_called
 from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
@@ -75,6 +76,14 @@ def test_automodel_fills_its_pipeline_once_a_local_batch() -> None:
 def test_clocks_by_stage_want_one_fill() -> None:
     with pytest.raises(InputError, match="pipeline-fill"):
         predicted(pipeline_fill=1, stage_clocks="stage")
+
+
+def test_recipes_of_a_rack_are_of_its_accelerator() -> None:
+    """Megatron-Bridge names Vera Rubin's racks, the catalog the accelerator."""
+    ask = {"framework": "megatron-bridge", "era": None, "task": "pretrain", "precision": "mxfp8"}
+    rack = list(recipe_facts(model="nemotron-3-nano-30b-a3b", accelerator="R100-288GB", **ask))
+    assert {fact.field for fact in rack} >= {"cuda_graphs", "dispatch"}
+    assert not list(recipe_facts(model="nemotron-3-nano-30b-a3b", accelerator="T4-16GB", **ask))
 
 
 def test_every_model_that_a_framework_s_recipe_names_is_in_the_catalog() -> None:

@@ -169,8 +169,8 @@ def fit_spreads(
     """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
     the points of a source left out, as a mean over sources (`spread.carried_sigma`), beside as much
     of the kernels' as holds best (`kernels_share`); doubtful rows say nothing of others. First
-    tokens under load are a class for themselves, of which doubtful sources say what clients may
-    meet (`late.fit_first_tokens`).
+    tokens under load are a class for themselves, of which sources that doubt their own figures say
+    what clients may meet, doubtful or not (`late.fit_first_tokens`).
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread (`operator_sigma`), (2, points)
@@ -192,7 +192,7 @@ def fit_spreads(
     queued = [
         at
         for at, (point, label) in enumerate(zip(points, labels, strict=True))
-        if label == QUEUED_CLASS and not point.flagged
+        if label == QUEUED_CLASS and (point.tentative or not point.flagged)
     ]
     if len(queued) < LEAST:
         return found

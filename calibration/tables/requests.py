@@ -255,12 +255,13 @@ def _point(
         **_where(row, framework, model),
         **_load(row, batch, concurrency if serving else None),
     }
-    if fields["precision"] is None:
-        model = _released(model, stated)
+    model = _released(model, stated) if fields["precision"] is None else model
+    script = script_settings(row, framework, source)
+    doubtful = script.pop("doubtful", cell(row, "doubtful"))
     fields = {
         **_release(row, framework),
         **({} if rate is None else FIXED),
-        **_with_script(fields, script_settings(row, framework, source)),
+        **_with_script(fields, script),
         **plan_columns(row),
     }
     request = _completed(fields, run, model)
@@ -279,7 +280,7 @@ def _point(
         metric=found[0],
         value=found[1],
         pure=cell(row, "statistic") == "median",
-        flagged=cell(row, "doubtful") is not None,
+        flagged=doubtful is not None,
         tentative=cell(row, "tentative") is not None or mlperf.is_mlperf(source),
         named=framework != "neutral" or cell(row, "framework") in (None, "neutral"),
         rate=None if rate is None else float(rate),

@@ -1,7 +1,8 @@
 """Settings of public benchmark scripts: what they passed to the engines of published rows.
 
 They are facts of the rows, `data/software/serving/scripts/`, each with its source; none looks at a
-measured value. What a row itself states counts more.
+measured value. What a row itself states counts more. `doubtful` says that rows are not of the
+machine that they name, as far as anybody can know: no fit to them, and reported apart.
 """
 
 from __future__ import annotations

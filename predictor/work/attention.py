@@ -13,7 +13,7 @@ from predictor.arrays import Numeric
 from predictor.models import has_head_norms, has_whole_norms
 from predictor.plans import SEPARATE
 from predictor.work import compressed, shared, sparse
-from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core
+from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core, query_heads
 from predictor.work.worklist import WorkList
 
 
@@ -24,7 +24,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     if model.is_compressed:
         compressed.block(at, reading)
         return
-    queries, keys = model.heads / portion.tp, kv_heads(model, portion.tp)
+    queries, keys = query_heads(model, portion.tp), kv_heads(model, portion.tp)
     gated = queries * model.v_dim if model.output_gate or model.head_gate else 0.0
     if model.shared_blocks:
         shared.entered(at)

@@ -87,8 +87,17 @@ class Reading:
         return replace(self, query=asked, keys=keys, seen=seen)
 
 
+def query_heads(model: Model, tp: Numeric) -> Numeric:
+    """Query heads on a tensor-parallel rank: whole ones, filled up where ranks do not divide them
+    (software that does: `plans.serving_rules.PADS_HEADS`)."""
+    return np.ceil(model.heads / tp)
+
+
 def kv_heads(model: Model, tp: Numeric) -> Numeric:
-    """Key and value heads on a tensor-parallel rank: replicated where tp exceeds them."""
+    """Key and value heads on a tensor-parallel rank: replicated where tp exceeds them; one for each
+    query head where the model has as many."""
+    if model.kv_heads == model.heads:
+        return query_heads(model, tp)
     return np.maximum(model.kv_heads / tp, 1.0)
 
 
@@ -153,7 +162,7 @@ def _masked(at: WorkList, reading: Reading) -> None:
 def _heads(at: WorkList, reading: Reading) -> tuple[Numeric, Numeric]:
     """Query heads on a rank, and those of keys and values; latents are expanded for each head."""
     model, tp = at.model, at.portion.tp
-    queries = model.heads / tp
+    queries = query_heads(model, tp)
     keys = queries if model.is_latent else kv_heads(model, tp)
     return queries / reading.split, np.maximum(keys / reading.split, 1.0)
 
@@ -317,7 +326,7 @@ def _decoding(
     most its last tokens."""
     model, cache, size = at.model, at.software.cache, at.size
     seen = np.minimum(keys, float(model.sliding_window)) if windowed else keys
-    queries = model.heads / at.portion.tp * guessed
+    queries = query_heads(model, at.portion.tp) * guessed
     if model.is_latent:
         rows: Numeric = queries
         heads: Numeric = 1.0

@@ -314,6 +314,22 @@ def test_first_tokens_under_load_and_doubtful_rows_say_nothing_of_other_spreads(
     assert found["ttft.serving"] > 0.5
 
 
+def test_sources_that_doubt_their_own_figures_say_what_clients_may_meet_though_they_are_left_out():
+    """Eight sources meet their first tokens within a tenth; eight more, doubtful, come late by a
+    factor of seven: intervals reach further up only where these sources say so themselves."""
+    calm = [replace(p, kind="serving", metric="ttft_s") for p in rows(NEUTRAL, tuple("abcdefgh"))]
+    late = [replace(p, source=p.source * 2, flagged=True) for p in calm]
+
+    def found(points):
+        errors = np.array([-2.0 if p.flagged else 0.1 for p in points])
+        nothing = np.zeros((2, len(points)))
+        return fit_spreads(points, errors, nothing, nothing, 1.2816, 0.8)["ttft.late"]
+
+    own = [replace(p, tentative=True) for p in late]
+    assert found([*calm, *late]) == found(calm) < 0.2
+    assert found([*calm, *own]) > 2 * found(calm)
+
+
 def test_two_sources_say_not_how_far_others_lie_off():
     """Requests of eight sources miss by a half, tokens of two of them by a hundredth: a third
     source's tokens get the spread of all, not the hundredth; those of a third source that is as

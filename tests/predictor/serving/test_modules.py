@@ -77,3 +77,17 @@ def test_few_bits_are_unpacked_around_every_matrix() -> None:
         assert more(name, 1.0, four) == pytest.approx(SMALL * ALONE * matrices)
     assert more("head", 16.0, apart) == 0.0
     assert more("mlp.up", 16.0, replace(apart, modules="joined")) <= 0.0
+
+
+def test_neuron_sent_scores_through_memory_until_it_had_a_kernel_for_long_prompts() -> None:
+    """transformers_neuronx/layers/attention.py: score, mask and softmax over the whole square
+    @ 0623de2 (the SDK's 2.18), `flash_attention` from 4,096 tokens on @ c8d6bdc (2.19)."""
+    asked = {
+        "gpus": 16, "tp": 16, "batch": 1, "input_len": 8192, "output_len": 4, "precision": "bf16",
+        "framework": "transformers-neuronx",
+    }  # fmt: skip
+    old, new = (
+        reckon.predict_infer("llama2-13b", "Trainium1-32GB", {**asked, "version": version})
+        for version in ("2.18.0", "2.19.0")
+    )
+    assert old.ttft.value > 1.3 * new.ttft.value

@@ -15,7 +15,9 @@ from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
 from predictor.work.communication import step_collectives
-from tests.predictor.work.served import of_step
+from predictor.work.serving import cache_bytes, decode_attention, layer_operators
+from tests.predictor.work.served import named, of_step
+from tests.predictor.work.served import plan as served
 
 Make = Callable[..., TrainingPlan]
 DEEPSEEK = catalog.model("deepseek-v3")
@@ -150,3 +152,19 @@ def test_heads_off_the_boundaries_of_matrix_units_leave_them(
         assert apart[name].dtype == ("bf16" if aligned else "fp32")
         assert apart[name].flop == heads * 2 * 2048**2 * 13824 / heads
     assert of_step(model, plan(tp=1.0))["attention"].dtype == "bf16"
+
+
+@pytest.mark.parametrize("ranks", [12.0, 16.0])
+def test_ranks_that_do_not_divide_the_heads_fill_them_up(ranks: float) -> None:
+    """Forty heads on twelve ranks are four on each, as forty-eight would be; on sixteen three:
+    products, cache, what reads it (transformers_neuronx/decoder.py @ 0623de2: `get_pad_size`)."""
+    own = catalog.model("llama2-13b")
+    each = np.ceil(own.heads / ranks)
+    wide = replace(own, heads=int(each * ranks), kv_heads=int(each * ranks))
+    plan = served(tp=ranks)
+    found, full = (named(layer_operators(m, plan, 4.0)) for m in (own, wide))
+    assert float(found["attention.qkv"].n) == float(full["attention.qkv"].n) == 3 * 128 * each
+    assert float(found["attention.out"].k) == 128 * each
+    reads = [decode_attention(m, plan, 4.0, np.array(1024.0)) for m in (own, wide)]
+    assert [float(one.bytes) for one in reads[0]] == [float(one.bytes) for one in reads[1]]
+    assert float(cache_bytes(own, plan, 1024.0)) == float(cache_bytes(wide, plan, 1024.0))

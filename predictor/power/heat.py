@@ -120,12 +120,10 @@ def settle(
 
     drawn   demand of each phase of the work, at the reference temperature
     share   of the time that each takes at the reference clock
-    waits   power of a position that waits for the slowest [W], as all of a synchronous step do;
-            None: none waits
+    waits   power of positions that wait for the slowest [W]; None: none waits
 
     Phases follow each other faster than chips warm up: the temperature is that of the mean power.
-    Where it would exceed the slowdown temperature, power is limited to what the cooling carries
-    away there, but at the lowest clock, where it gets hotter.
+    Beyond the slowdown temperature power is limited to what the cooling carries away there.
     """
     resistance = constants.resistance[chassis.cooling]
     limits: Array = np.asarray(limit, float)
@@ -137,7 +135,6 @@ def settle(
     for turn in range(MOST):
         states = [operating(one, constants, limits, clock, warm, limit) for one in timed]
         times = _lasting(share, states, rest)
-        longer = sum(times, np.zeros(()))
         mean, memory = _drawn(times, states, waits, rest)
         mean = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, every, warm.shape))
         warming = mean - (1.0 - constants.beside) * memory
@@ -165,8 +162,8 @@ def settle(
         temperature=np.asarray(temperature),
         states=states,
         mean=mean,
-        longer=np.broadcast_to(longer, mean.shape),
-        throttled=np.asarray(throttled),
+        longer=np.broadcast_to(sum(times, np.zeros(())), mean.shape),
+        throttled=np.asarray(throttled & (limits < limit)),
         gap=np.asarray(gap),
     )
 

@@ -146,7 +146,17 @@ def _state(
     drawn = [demand(one, constants) for one in work.values()]
     times = [np.asarray(one.time, float) for one in work.values()]
     gives = None if rest is None else list(work).index(rest)
-    return settle(drawn, times, constants, limit, chassis, most, gives, waits), times
+    found = settle(
+        drawn=drawn,
+        share=times,
+        constants=constants,
+        limit=limit,
+        chassis=chassis,
+        clock=most,
+        rest=gives,
+        waits=waits,
+    )
+    return found, times
 
 
 def unlimited(

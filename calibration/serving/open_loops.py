@@ -12,23 +12,27 @@ from dataclasses import replace
 
 import numpy as np
 
+from calibration.serving.timed import held
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array, identity
 from predictor.errors import InputError
-from predictor.serving import Client, Served, one_by_one, predict_inference
+from predictor.serving import Client, Served, held_engines, one_by_one, predict_inference
 from predictor.timing import Calibration
 
 
 def _served(point: InferencePoint, calibration: Calibration) -> Served:
     """The point's requests, of one replica."""
     request, rate = point.request, point.rate
-    plan = request.plan
+    plan = replace(request.plan, batch=np.inf, serving=1.0)
     endless = rate is None or np.isinf(rate)
     count = max(round(point.requests / float(plan.dp)), 1)
+    if request.conditions.slows:
+        free = predict_inference(request.model, request.cluster, plan, calibration)
+        calibration = held_engines(free, held(free, request.conditions), calibration)
     return one_by_one(
         model=request.model,
         cluster=request.cluster,
-        plan=replace(plan, batch=np.inf, serving=1.0),
+        plan=plan,
         calibration=calibration,
         requests=count,
         client=Client(variation=point.request.variation),
@@ -79,7 +83,7 @@ def predicted(
         request = point.request
         key = (
             request.model, identity(request.cluster), identity(request.plan), point.rate,
-            point.requests,
+            point.requests, request.conditions,
         )  # fmt: skip
         if key not in known:
             try:

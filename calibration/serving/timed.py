@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,14 +11,18 @@ from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array, Mask, join, take, widened
 from predictor.catalog import engine_named
 from predictor.errors import InputError
-from predictor.plans import batches
+from predictor.plans import Batch, ServingPlan, batches
+from predictor.power import Conditions
 from predictor.serving import (
     EXACT_STEPS,
+    InferencePrediction,
     Latencies,
     Work,
     conserved,
     latencies,
+    limited,
     predict_inference,
+    serving_power,
     spread_of,
 )
 from predictor.timing import (
@@ -59,9 +63,9 @@ def label_of(framework: str, era: str) -> str:
 def timed(
     points: Sequence[InferencePoint], calibration: Calibration
 ) -> tuple[Timed, list[tuple[InferencePoint, str]]]:
-    """Time the work of points, those of one model, cluster and category as one batch; points that
-    the predictor refuses are returned with its reason. Open loops are no work of a batch
-    (`open_loops`): they are left out.
+    """Time the work of points, those of one model, cluster, category and conditions of power as one
+    batch; points that the predictor refuses are returned with its reason. Open loops are no work of
+    a batch (`open_loops`): they are left out.
 
     Raises InputError where none is left."""
     refused: list[tuple[InferencePoint, str]] = []
@@ -71,14 +75,15 @@ def timed(
     neutral = replace(calibration, serving=ServingParameters())
     given = len(points)
     points = [point for point in points if point.rate is None]
-    for batch in batches([point.request for point in points], most=TOGETHER):
-        count = len(batch.positions)
+    for batch, conditions, positions in _batched(points):
+        count = len(positions)
         try:
-            found = predict_inference(batch.model, batch.cluster, batch.plan, neutral, EXACT_STEPS)
+            free = predict_inference(batch.model, batch.cluster, batch.plan, neutral, EXACT_STEPS)
+            found = held(free, conditions)
         except InputError as error:
-            refused += [(points[i], str(error)) for i in batch.positions]
+            refused += [(points[i], str(error)) for i in positions]
             continue
-        kept += batch.positions
+        kept += positions
         pieces.append(widened(found.work, (count,)))
         columns["dp"].append(np.asarray(found.plan.dp, float))
         columns["batch"].append(np.asarray(found.plan.batch, float))
@@ -93,6 +98,30 @@ def timed(
     work = join(pieces)
     widths = {name: joined[name] for name in ("prompts", "decoding")}
     return Timed(own, work, joined["dp"], joined["batch"], labels, widths), refused
+
+
+def _batched(
+    points: Sequence[InferencePoint],
+) -> Iterator[tuple[Batch[ServingPlan], Conditions, list[int]]]:
+    """Batches of points under one limit of power, clock and cooling each, with these and where the
+    points are."""
+    under: dict[Conditions, list[int]] = {}
+    for at, point in enumerate(points):
+        under.setdefault(point.request.conditions, []).append(at)
+    for conditions, places in under.items():
+        for batch in batches([points[at].request for at in places], most=TOGETHER):
+            yield batch, conditions, [places[at] for at in batch.positions]
+
+
+def held(found: InferencePrediction, conditions: Conditions) -> InferencePrediction:
+    """A prediction in the time that a limit of power or a clock leaves it; itself where none is
+    stated.
+
+    Raises InputError where the power of the accelerator is not known, or the conditions cannot be.
+    """
+    if not conditions.slows:
+        return found
+    return limited(found, serving_power(found, conditions), conditions)
 
 
 def select(found: Timed, mask: Array | Mask) -> Timed:

@@ -17,6 +17,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.catalog import tables
+from predictor.catalog.clusters import scale_up
 from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator, Cluster, matrix_energy
 from predictor.power import (
@@ -75,6 +76,13 @@ def power_fit() -> Mapping[str, Any]:
 def _memories(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
     table = tables.read_mapping(folder / "power" / "memories.yaml")
     return table["architectures"], table["accelerators"], table["dies"]
+
+
+@lru_cache(maxsize=4)
+def _coolings(folder: Path) -> dict[str, str]:
+    """Of systems that are not cooled as their scale-up domain says, by name."""
+    table = tables.read_mapping(folder / "power" / "coolings.yaml")
+    return {name: str(entry["cooling"]) for name, entry in table["systems"].items()}
 
 
 def memory_kind(accelerator: Accelerator) -> str:
@@ -213,8 +221,8 @@ def _resistances(law: Mapping[str, float], limit: Numeric) -> dict[str, float]:
 
 
 def chassis(cluster: Cluster, cooling: str | None = None, inlet: float | None = None) -> Chassis:
-    """How the nodes of a cluster are cooled: air unless their scale-up domain leaves the node
-    (racks of NVL72), or as stated.
+    """How the nodes of a cluster are cooled: as stated, as its system is known to be
+    (`coolings.yaml`), else air unless their scale-up domain leaves the node (racks of NVL72).
 
     cooling   of `COOLINGS`
     inlet     of the air or the coolant [°C]
@@ -224,8 +232,9 @@ def chassis(cluster: Cluster, cooling: str | None = None, inlet: float | None = 
     law = power_laws()
     if cooling is not None and cooling not in COOLINGS:
         raise unknown("cooling", cooling, COOLINGS)
-    wide = len(cluster.tiers) > 1 and cluster.tiers[0].size > 2 * cluster.accelerators_per_node
-    name = cooling or ("liquid" if wide else "air")
+    wide = len(cluster.tiers) > 1 and scale_up(cluster) > 2 * cluster.accelerators_per_node
+    known = _coolings(tables.data_dir()).get(cluster.name)
+    name = cooling or known or ("liquid" if wide else "air")
     rows = int(law["air_rows"]) if cluster.accelerators_per_node >= 4 else 1
     limit = float(np.mean(np.asarray(cluster.accelerator.power)))
     return Chassis(

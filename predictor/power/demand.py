@@ -160,6 +160,7 @@ def operating(
     else:
         found = np.minimum(found, clock)
         power = power_at(found, fixed, core, other, drawn.share, constants.curve)
+        power = np.maximum(power, constants.off)  # whatever its clock, it is not off
         slower = stretch(found, drawn.share)
         whole = False
     if stated is not None:

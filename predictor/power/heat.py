@@ -114,15 +114,16 @@ def settle(
     chassis: Chassis,
     clock: Numeric = 1.0,
     rest: int | None = None,
+    waits: Numeric | None = None,
 ) -> Settled:
     """Temperature, clock and power of every position, as a fixed point.
 
     drawn   demand of each phase of the work, at the reference temperature
     share   of the time that each takes at the reference clock
+    waits   power of positions that wait for the slowest [W]; None: none waits
 
     Phases follow each other faster than chips warm up: the temperature is that of the mean power.
-    Where it would exceed the slowdown temperature, power is limited to what the cooling carries
-    away there, but at the lowest clock, where it gets hotter.
+    Beyond the slowdown temperature power is limited to what the cooling carries away there.
     """
     resistance = constants.resistance[chassis.cooling]
     limits: Array = np.asarray(limit, float)
@@ -134,10 +135,9 @@ def settle(
     for turn in range(MOST):
         states = [operating(one, constants, limits, clock, warm, limit) for one in timed]
         times = _lasting(share, states, rest)
-        longer = sum(times, np.zeros(()))
-        mean = _over(times, [one.power for one in states])
+        mean, memory = _drawn(times, states, waits, rest)
         mean = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, every, warm.shape))
-        warming = mean - (1.0 - constants.beside) * _over(times, [one.beside for one in states])
+        warming = mean - (1.0 - constants.beside) * memory
         around = ambient(mean, chassis)
         temperature = around + resistance * warming
         gap = package_gap(mean, resistance, chassis)
@@ -162,8 +162,8 @@ def settle(
         temperature=np.asarray(temperature),
         states=states,
         mean=mean,
-        longer=np.broadcast_to(longer, mean.shape),
-        throttled=np.asarray(throttled),
+        longer=np.broadcast_to(sum(times, np.zeros(())), mean.shape),
+        throttled=np.asarray(throttled & (limits < limit)),
         gap=np.asarray(gap),
     )
 
@@ -180,10 +180,24 @@ def _lasting(share: Sequence[Array], states: Sequence[Operating], rest: int | No
     return times
 
 
-def _over(times: Sequence[Array], powers: Sequence[Array]) -> Array:
-    """Mean power of all phases [W]."""
-    joules = sum((t * power for t, power in zip(times, powers, strict=True)), np.zeros(()))
-    return np.asarray(joules / np.maximum(sum(times, np.zeros(())), 1e-15))
+def _drawn(
+    times: Sequence[Array], states: Sequence[Operating], waits: Numeric | None, rest: int | None
+) -> tuple[Array, Array]:
+    """Mean power of all phases, and what of it memory and links draw [W].
+
+    waits   of a position that waits in each phase until the slowest has ended it, but in `rest`,
+            which lasts as long for all [W]; None: none waits
+    """
+    joules, memory, lasts = np.zeros(()), np.zeros(()), np.zeros(())
+    for at, (time, one) in enumerate(zip(times, states, strict=True)):
+        alike = waits is None or len(time) == 1 or not np.any(time[0] != time[-1])
+        whole = time if alike else time.max(axis=0, keepdims=True)
+        own = whole if at == rest else time
+        joules, memory, lasts = joules + own * one.power, memory + own * one.beside, lasts + whole
+        if waits is not None and own is not whole:
+            joules = joules + (whole - own) * waits
+    lasts = np.maximum(lasts, 1e-15)
+    return np.asarray(joules / lasts), np.asarray(memory / lasts)
 
 
 def _holding(limits: Array, states: Sequence[Operating], constants: PowerConstants) -> Array:

@@ -78,9 +78,9 @@ def powered(
     rest       phase that keeps its share of the time where the others take longer, and lies between
                them in its pieces; None: it takes as long as by itself
     """
-    state, times = _state(work, constants, chassis, conditions, rest)
+    waits = _waits(constants, conditions)
+    state, times = _state(work, constants, chassis, conditions, rest, waits if together else None)
     rows = state.temperature.shape[0]
-    idle = np.minimum(constants.awake + constants.waiting, _limit(constants, conditions))
     parts: dict[str, list[Part]] = {}
     mine: Array = np.zeros(())
     each: dict[str, Array] = {}
@@ -90,7 +90,7 @@ def powered(
         slower, power = (np.broadcast_to(each, shape) for each in (one.slower, one.power))
         slowest = slower.max(axis=0) if together else slower.mean(axis=0)
         if together and np.any(slower != 1.0):
-            power = (slower * power + (slowest - slower) * idle) / slowest
+            power = (slower * power + (slowest - slower) * waits) / slowest
         mine = mine + time * slower.min(axis=0)
         phase = name.partition(".")[0]
         each[phase] = each.get(phase, np.zeros(())) + time * slower
@@ -127,12 +127,18 @@ def _limit(constants: PowerConstants, conditions: Conditions) -> Numeric:
     return constants.limit if conditions.limit is None else conditions.limit
 
 
+def _waits(constants: PowerConstants, conditions: Conditions) -> Array:
+    """Power of an accelerator that waits for others in a kernel [W]."""
+    return np.minimum(constants.awake + constants.waiting, _limit(constants, conditions))
+
+
 def _state(
     work: Mapping[str, Activity],
     constants: PowerConstants,
     chassis: Chassis,
     conditions: Conditions,
     rest: str | None = None,
+    waits: Numeric | None = None,
 ) -> tuple[Settled, list[Array]]:
     """How positions settle under conditions, and the time of every part of the work [s]."""
     limit = _limit(constants, conditions)
@@ -140,7 +146,17 @@ def _state(
     drawn = [demand(one, constants) for one in work.values()]
     times = [np.asarray(one.time, float) for one in work.values()]
     gives = None if rest is None else list(work).index(rest)
-    return settle(drawn, times, constants, limit, chassis, most, gives), times
+    found = settle(
+        drawn=drawn,
+        share=times,
+        constants=constants,
+        limit=limit,
+        chassis=chassis,
+        clock=most,
+        rest=gives,
+        waits=waits,
+    )
+    return found, times
 
 
 def unlimited(
@@ -166,7 +182,8 @@ def lengthened(
 
     work, rest   as of `powered`
     """
-    state, times = _state(work, constants, chassis, conditions, rest)
+    waits = _waits(constants, conditions)
+    state, times = _state(work, constants, chassis, conditions, rest, waits)
     rows = state.temperature.shape[0]
     before: dict[str, Array] = {}
     after: dict[str, Array] = {}

@@ -133,8 +133,8 @@ def in_flight(found: InferencePrediction) -> Array:
 
 
 def decoding_rate(work: Work, plan: ServingPlan, requests: Array) -> Array:
-    """Decoding passes in a second, of so many requests."""
-    after = np.maximum(np.asarray(work.output_len) - 1.0, 1.0)
+    """Decoding passes in a second, of so many requests: none after an answer of one token."""
+    after = np.maximum(np.asarray(work.output_len) - 1.0, 0.0)
     together = np.maximum(np.asarray(work.sequences), 1e-9)
     return np.asarray(requests * after / plan.tokens_per_pass / together)
 
@@ -368,8 +368,10 @@ def _counted(
 
 
 def _for_each_pass(mean: InferencePrediction, rate: Array, by_itself: Array) -> Array:
-    """Prompts that come while others decode, for each pass that decodes."""
-    steps = decoding_rate(mean.work, mean.plan, mean.latencies.requests_per_s)
+    """Prompts that come while others decode, for each pass that decodes; of answers of one token
+    as if these had a second."""
+    work = replace(mean.work, output_len=np.maximum(mean.work.output_len, 2.0))
+    steps = decoding_rate(work, mean.plan, mean.latencies.requests_per_s)
     return np.asarray(np.maximum(rate * (1.0 - by_itself) / np.maximum(steps, 1e-9), 1e-12))
 
 

@@ -14,6 +14,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
+from predictor.power import Conditions
 from predictor.records import dataclass
 from predictor.search import (
     EngineOffer,
@@ -28,7 +29,7 @@ from reckon.verbs.finalists import Fleet, Trial
 from reckon.verbs.frugal import Thrift
 from reckon.verbs.frugal_fleets import Point, energy_front, powered_engines, spent
 from reckon.verbs.loads import Load
-from reckon.verbs.powering import interval
+from reckon.verbs.powering import interval, limit_of
 from reckon.verbs.results import SCHEMA_VERSION
 
 OBJECTIVES = ("gpus", "cost", "energy", "money")
@@ -261,11 +262,13 @@ class InferenceSearch:
         if own is None:
             return None
         constants = catalog.power_constants(fleet.engine.cluster.accelerator)
-        sigma = float(np.max(np.asarray(constants.sigma)))
+        sigma, engine = float(np.max(np.asarray(constants.sigma))), fleet.engine
+        under = Conditions(limit=engine.limit, reading=engine.reading)
+        room = limit_of(engine.cluster, under) / own.power
         return {
-            "power_w": interval(own.power, sigma),
-            "energy_per_request_j": interval(own.energy, sigma),
-            "energy_per_token_j": interval(own.energy / self.output_len, sigma),
+            "power_w": interval(own.power, sigma, room),
+            "energy_per_request_j": interval(own.energy, sigma, room),
+            "energy_per_token_j": interval(own.energy / self.output_len, sigma, room),
             "energy_price_per_hour": own.money,
         }
 

@@ -27,6 +27,7 @@ from predictor.errors import InputError, unknown
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import request_of
+from predictor.power import Conditions
 from predictor.records import dataclass
 from predictor.search import (
     OBJECTIVES,
@@ -59,7 +60,7 @@ from reckon.verbs.frugal import (
     reordered,
     thrift_of,
 )
-from reckon.verbs.powering import interval
+from reckon.verbs.powering import interval, limit_of
 from reckon.verbs.results import SCHEMA_VERSION, plain
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
@@ -208,19 +209,24 @@ class TrainingSearch:
             "gpu_seconds_per_step": time * float(found.gpus[position]),
             "training_days": None if days is None else float(days[0]),
             "cost": None if cost is None else float(cost[0]),
-            "power": None
-            if drawn is None
-            else {
-                "power_w": interval(drawn[0], self._power_sigma),
-                "energy_per_sample_j": interval(drawn[1], self._power_sigma),
-            },
+            "power": None if drawn is None else self._drawn(*drawn),
+        }
+
+    def _drawn(self, watts: float, joules: float) -> dict[str, Any]:
+        """What a plan draws: of an accelerator [W], and of a sample [J]."""
+        sigma, limit = self._power_spread
+        room = limit / watts
+        return {
+            "power_w": interval(watts, sigma, room),
+            "energy_per_sample_j": interval(joules, sigma, room),
         }
 
     @cached_property
-    def _power_sigma(self) -> float:
-        """Log-standard-deviation of a power of the accelerator."""
-        known = catalog.power_constants(self.result.cluster.accelerator)
-        return float(np.max(np.asarray(known.sigma)))
+    def _power_spread(self) -> tuple[float, float]:
+        """Log-standard-deviation of a power of the accelerator, and its own limit [W]."""
+        cluster = self.result.cluster
+        known = catalog.power_constants(cluster.accelerator)
+        return float(np.max(np.asarray(known.sigma))), limit_of(cluster, Conditions())
 
     def entries(self, positions: list[int]) -> list[dict[str, Any]]:
         """Several of them, with what they draw."""

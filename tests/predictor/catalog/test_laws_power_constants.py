@@ -244,3 +244,22 @@ def test_no_limit_and_no_host_has_constants() -> None:
     assert float(np.asarray(power.power_constants(bare, LAWS, {}).flop)) == pytest.approx(
         0.7 * 1.6e-12
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "cooling"),
+    [
+        ("GB200-NVL72", "liquid"),
+        ("GB300-NVL72", "liquid"),
+        ("VR200-NVL72", "liquid"),
+        ("TPU-v4-pod", "liquid"),
+        ("TPU-v2-pod", "air"),
+        ("MI250X-Frontier", "liquid"),
+        ("DGX-H100", "air"),
+        ("DGX-2", "air"),
+        ("HGX-B100", "air"),
+    ],
+)
+def test_systems_are_cooled_as_their_makers_say(name: str, cooling: str) -> None:
+    """Racks have their domain as a tier beyond the node's."""
+    assert power.chassis(catalog.system(name)).cooling == cooling

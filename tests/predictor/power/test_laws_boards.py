@@ -422,3 +422,25 @@ def test_energies_of_data_types_follow_their_multipliers() -> None:
         assert relative_energy("fp32") == pytest.approx(ratio, rel=0.2)
     for alike in (("fp8", "mxfp8", "int8", "sq", "w4a8_mxfp4_mxfp8"), ("fp4", "nvfp4", "mxfp4")):
         assert len({relative_energy(name) for name in alike}) == 1
+
+
+@pytest.mark.parametrize("limit", [700.0, 600.0])
+def test_what_waits_for_the_rear_heats_as_little_as_it_draws(limit: float) -> None:
+    """In hot air the front waits for the rear, and each is as warm as what it draws in all of the
+    step makes it, waiting included."""
+    board = replace(BOARD, beside=1.0)
+    work = {"forward.products": replace(BUSY, time=1.0, core=1.0)}
+    found = powered(work, {"forward": np.ones(())}, board, TWO, Conditions(limit=limit))
+    assert float(found.waited) > 0.02
+    front, rear = found.temperature
+    watts = [(front - 55.0) / 0.06]
+    watts.append((rear - 55.0 - watts[0] / (1160.0 * 0.05)) / 0.06)
+    assert float(np.mean(watts)) == pytest.approx(float(found.mean), rel=2e-3)
+    assert [bool(one) for one in found.throttled] == [False, True]
+
+
+def test_nothing_idles_below_off_at_any_clock() -> None:
+    board = replace(BOARD, off=60.0)
+    idle = demand(Activity(1.0), board)
+    watts = [float(operating(idle, board, 700.0, clock=one).power) for one in (0.25, 0.5, 0.9)]
+    assert watts[0] == 60.0 < watts[1] < watts[2] < board.awake

@@ -270,3 +270,31 @@ def test_what_cannot_be_gets_one_line(fields: dict[str, Any], text: str) -> None
     with pytest.raises(reckon.InputError, match=text) as caught:
         train(**fields)
     assert "\n" not in str(caught.value)
+
+
+def test_an_interval_ends_at_the_limit() -> None:
+    """But for what a sensor errs by; the instant peak may exceed it. Below it, as sure as the
+    constants."""
+    for watts in (350.0, 700.0):
+        power = serve(power_limit=watts, input_len=4000, concurrency=128).power
+        assert power is not None
+        told = power.to_dict()
+        mean = told["power_w"]
+        for one in (mean, told["peak_1s_w"]):
+            reach, most = one["value"] / one["low"], max(watts, 1.05 * one["value"])
+            assert one["high"] == pytest.approx(min(reach * one["value"], most))
+            assert reach > 1.05
+        room = mean["high"] / mean["value"]
+        assert told["energy_j"]["high"] == pytest.approx(told["energy_j"]["value"] * room)
+
+
+def test_one_token_answers_leave_nothing_to_decode() -> None:
+    for more in ({"concurrency": 4}, {"rate": 5.0, "concurrency": None}, {"batch": 4}):
+        fields = {**SERVED, "output_len": 1, **more}
+        own = {k: v for k, v in fields.items() if v is not None}
+        if "batch" in more:
+            own.pop("concurrency")
+        found = reckon.predict_infer("llama3-8b", "dgx-h100", own)
+        assert found.power is not None
+        shares = {name: share for name, (_, share) in found.power.phases.items()}
+        assert shares["decode"] < 1e-6 < 1e-3 < shares["prefill"]

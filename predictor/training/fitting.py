@@ -291,6 +291,19 @@ def first_fit(
     return full[0] if full else poor[int(np.argmin(waits))]
 
 
+def lacking_least(
+    draft: Draft, candidates: list[Layout], again: Recomputation, run: RunParameters
+) -> Layout:
+    """Of layouts none of which fits, and of those with sequences divided further, the one with the
+    smallest peak; of equals the last."""
+    met, tried = list(candidates), _shared(draft, candidates)
+    while tried:
+        met, tried = [*tried, *met], _shared(draft, tried)
+    batch = stack([draft.plan(one, again) for one in reversed(met)])
+    peaks = np.asarray(memory(draft.model, batch, run).peak)
+    return met[-1 - int(np.argmin(peaks))]
+
+
 def _bubble(draft: Draft, layout: Layout) -> float:
     """Of a pipeline over the time of its micro-batches, (p - 1) / m (Narayanan et al. 2021, section
     2.2); below one where each stage has a micro-batch."""
@@ -375,25 +388,6 @@ def again_share(plan: TrainingPlan) -> float:
     """The same of a plan's recomputation."""
     again = Recomputation(plan.recompute, float(plan.recompute_share), plan.recompute_modules)
     return _repeated(again)
-
-
-def most_at_once(
-    draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, whole: int
-) -> int:
-    """The most sequences, up to `whole`, that divide a rank's share of the step, or what of it is
-    whole, and fit in memory; 0 where none fits."""
-    one = draft.plan(layout, again)
-    share = int(one.global_batch) // int(one.dp)
-    if share < 2:
-        return 1
-    least = compared_together(draft.values)
-    tried = [several for several in divisors(share) if several <= whole and several % least == 0]
-    if not tried:
-        return 0
-    batch = stack([draft.plan(layout, again, several) for several in tried])
-    peaks = memory(draft.model, batch, run).peak
-    fits = np.flatnonzero(np.asarray(peaks <= draft.capacity))
-    return tried[int(fits[-1])] if fits.size else 0
 
 
 def divisors(number: int) -> list[int]:

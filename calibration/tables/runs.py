@@ -72,6 +72,10 @@ LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 attention_qkv, and its fine-tuning performance scripts set target_modules to linear_qkv."""
 
 
+ROWS = re.compile(r"\brow.?wise", re.IGNORECASE)
+"""What the notes of a row in fp8 say of its scales (torchao's recipes: rowwise and
+rowwise_with_gw_hp), for which tables have no word of their own."""
+
 COMPARED = re.compile(r"\b(dpo|ipo|kto|orpo|simpo|cpo)\b", re.IGNORECASE)
 BRACKETS = re.compile(r"[(\[][^)\]]*[)\]]")
 """What a row's notes, or brackets of its model's name, call training from preferences; a name alone
@@ -208,6 +212,12 @@ def _each(row: Mapping[str, Any]) -> int:
     return OBJECTIVES[_objective(row) or "tokens"].together
 
 
+def _recipe(row: Mapping[str, Any]) -> str | None:
+    """How a row's layers multiply, by its own column or, of fp8, by its notes."""
+    said = trained(str(cell(row, "precision")))
+    return "fp8_rowwise" if said == "fp8" and ROWS.search(str(cell(row, "notes"))) else said
+
+
 def _compared(row: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The objective of a row that says it in words, and its batches in sequences."""
     if (objective := _objective(row)) is None:
@@ -305,7 +315,7 @@ def _request(
         others, rest = divmod(fields["gpus"], ranks * fields["dp"])
         if rest or (others > 1 and fields["tp"] and fields["pp"]):
             fields["gpus"] = None  # the row contradicts itself; its layout decides
-    fields["precision"] = trained(str(cell(row, "precision")))
+    fields["precision"] = _recipe(row)
     fields["sequence_parallel"] = yes(cell(row, "sequence_parallel"))
     fields["recompute"] = recomputed(cell(row, "recompute"))
     fields["sharding"] = sharded(cell(row, "dp_sharding"))

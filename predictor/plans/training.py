@@ -66,7 +66,8 @@ FIT = "fit"
 
 ATTENTIONS = ("flash", "flash2", "triton", "unfused", "eager")
 """The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
-Triton; separate kernels, the softmax scaling on its way; separate kernels, the scale its own."""
+Triton, or AMD's in PyTorch; separate kernels, the softmax scaling on its way; separate kernels, the
+scale its own."""
 
 SEPARATE = ("unfused", "eager")
 """Those that write scores out."""

@@ -30,8 +30,8 @@ from predictor.training.fitting import (
     first_fit,
     inside,
     is_cheap,
+    lacking_least,
     layouts,
-    most_at_once,
     shares_experts,
 )
 from predictor.training.habits import Habits, whole_micro_batch
@@ -80,13 +80,15 @@ def laid_out(
     """As `first_fit`, and what was divided further for it: where nothing fits, what of `open_` can
     be, among the ranks with which it does and costs least (`price`; of equals the fewest); if with
     none, while whole layers run again that a framework's habit keeps, if need be with nothing
-    divided (not of what ran). Where nothing fits even so, nothing is.
+    divided (not of what ran). Where nothing fits even so, nothing is, of what is planned with the
+    layout that lacks least.
 
     options   of recomputation
     open_     fields that may be divided further (`undivided`), and recomputation where it is open
     chooses   whether experts are divided, too, where gathering them costs far more (`_dealt_out`)
     """
-    first = first_fit(draft, layouts(draft), options, run)
+    candidates = layouts(draft)
+    first = first_fit(draft, candidates, options, run)
     further, planned = _further(draft, first[0], open_), not draft.published
     if not further and not planned:
         return (*first, {})
@@ -103,6 +105,8 @@ def laid_out(
         for again, divided in tries:
             if costs := _costs(draft, again, divided, run, near):
                 return min(costs, key=lambda entry: entry[0])[1]
+    if planned and len(candidates) > 1 and not _fits(draft, first, run, near=False):
+        first = lacking_least(draft, candidates, options[-1], run), options[-1]
     return (*first, {})
 
 
@@ -262,6 +266,25 @@ def _together(
     if draft.whole and found[-1][2] == whole:  # it accumulates no gradients
         return found[-1][1:]
     return min(found, key=lambda entry: entry[0])[1:]
+
+
+def most_at_once(
+    draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, whole: int
+) -> int:
+    """The most sequences, up to `whole`, that divide a rank's share of the step, or what of it is
+    whole, and fit in memory; 0 where none fits."""
+    one = draft.plan(layout, again)
+    share = int(one.global_batch) // int(one.dp)
+    if share < 2:
+        return 1
+    least = compared_together(draft.values)
+    tried = [several for several in divisors(share) if several <= whole and several % least == 0]
+    if not tried:
+        return 0
+    batch = stack([draft.plan(layout, again, several) for several in tried])
+    peaks = memory(draft.model, batch, run).peak
+    fits = np.flatnonzero(np.asarray(peaks <= draft.capacity))
+    return tried[int(fits[-1])] if fits.size else 0
 
 
 def chunks(model: Model, values: Mapping[str, Any]) -> int:

@@ -270,18 +270,45 @@ def first_fit(
     of equals the first. Where nothing fits, or only what is narrow or whose pipeline starves, long
     sequences are divided among twice as many ranks, and again (`_shared`).
 
-    Where nothing fits even so: the last layout with the last option (the user sees by how much).
+    Where each pipeline starves even so, the first with a micro-batch for each stage, else that with
+    the smallest bubble (of what ran, the undivided one).
+    Where nothing fits: the last layout with the last option (the user sees by how much).
     """
     if len(candidates) == 1 and len(options) == 1 and not _shared(draft, candidates):
         return candidates[0], options[0]
-    tried, poor = candidates, None
+    tried: list[Layout] = candidates
+    poor: list[tuple[Layout, Recomputation]] = []
     while tried:
         found = _cheapest(draft, tried, options, run)
         if found is not None and not _is_poor(draft, found[0]):
             return found
-        poor = poor or found
-        tried = [one for one in _shared(draft, tried) if poor is None or is_cheap(draft, one)]
-    return poor or (candidates[-1], options[-1])
+        poor += [found] if found is not None else []
+        tried = [one for one in _shared(draft, tried) if not poor or is_cheap(draft, one)]
+    if not poor:
+        return candidates[-1], options[-1]
+    waits = [_bubble(draft, layout) for layout, _ in poor]
+    full = [one for one, wait in zip(poor, waits, strict=True) if wait < 1.0 or draft.published]
+    return full[0] if full else poor[int(np.argmin(waits))]
+
+
+def lacking_least(
+    draft: Draft, candidates: list[Layout], again: Recomputation, run: RunParameters
+) -> Layout:
+    """Of layouts none of which fits, and of those with sequences divided further, the one with the
+    smallest peak; of equals the last."""
+    met, tried = list(candidates), _shared(draft, candidates)
+    while tried:
+        met, tried = [*tried, *met], _shared(draft, tried)
+    batch = stack([draft.plan(one, again) for one in reversed(met)])
+    peaks = np.asarray(memory(draft.model, batch, run).peak)
+    return met[-1 - int(np.argmin(peaks))]
+
+
+def _bubble(draft: Draft, layout: Layout) -> float:
+    """Of a pipeline over the time of its micro-batches, (p - 1) / m (Narayanan et al. 2021, section
+    2.2); below one where each stage has a micro-batch."""
+    tp, pp, cp = layout
+    return (pp - 1) / max(_micro_batches(draft.values, tp * pp * cp), 1)
 
 
 def is_cheap(draft: Draft, layout: Layout) -> bool:
@@ -363,25 +390,6 @@ def again_share(plan: TrainingPlan) -> float:
     return _repeated(again)
 
 
-def most_at_once(
-    draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, whole: int
-) -> int:
-    """The most sequences, up to `whole`, that divide a rank's share of the step, or what of it is
-    whole, and fit in memory; 0 where none fits."""
-    one = draft.plan(layout, again)
-    share = int(one.global_batch) // int(one.dp)
-    if share < 2:
-        return 1
-    least = compared_together(draft.values)
-    tried = [several for several in divisors(share) if several <= whole and several % least == 0]
-    if not tried:
-        return 0
-    batch = stack([draft.plan(layout, again, several) for several in tried])
-    peaks = memory(draft.model, batch, run).peak
-    fits = np.flatnonzero(np.asarray(peaks <= draft.capacity))
-    return tried[int(fits[-1])] if fits.size else 0
-
-
 def divisors(number: int) -> list[int]:
     """All of a number, rising."""
     return [d for d in range(1, number + 1) if number % d == 0]
@@ -433,10 +441,13 @@ def _avoided(model: Model, values: Mapping[str, Any], tp: int, pp: int) -> bool:
 
 def _starved(values: Mapping[str, Any], tp: int, pp: int) -> bool:
     """Whether a pipeline has less than `ROUNDS` micro-batches for each of its stages."""
-    ranks = tp * pp * values.get("cp", 1)
+    return pp > 1 and _micro_batches(values, tp * pp * values.get("cp", 1)) < ROUNDS * pp
+
+
+def _micro_batches(values: Mapping[str, Any], ranks: int) -> int:
+    """Micro-batches of a replica of so many ranks in a step, as far as sizes are stated."""
     replicas = values.get("dp") or max(values.get("gpus", ranks) // ranks, 1)
-    several = values["global_batch"] // (replicas * values.get("micro_batch", 1))
-    return bool(pp > 1 and several < ROUNDS * pp)
+    return int(values["global_batch"] // (replicas * values.get("micro_batch", 1)))
 
 
 def _stages(model: Model) -> list[int]:

@@ -43,6 +43,11 @@ KINDS = ("tp", "cp", "ep", "pp", "dp", "offload")
 """Kinds of communication, each with an overlap and a term of its own; copies to the host and back
 among them."""
 
+WIDEST = 64.0
+"""Nodes beyond which a network adds no more to what crosses it: as many as the factor of a doubling
+was read off (nanotron's sweep, 2 to 64 nodes). Without an end thousands of nodes would have next to
+no rate, and the tiers of a network end."""
+
 UNSURE = 0.5
 """Log-standard-deviation of waiting at meetings: what disturbs ranks differs from hour to hour."""
 
@@ -51,7 +56,7 @@ def wire_time(exchange: Exchange, using: Environment) -> Array:
     """Time of a collective by itself [s], what larger networks add included."""
     if not (exchange.domains > 2.0).any():
         return exchange.time
-    doublings = np.log2(np.maximum(exchange.domains / 2.0, 1.0))
+    doublings = np.log2(np.clip(exchange.domains, 2.0, WIDEST) / 2.0)
     return np.asarray(exchange.time * using.nodes**doublings)
 
 

@@ -51,7 +51,8 @@ class Environment:
              next batch, logs, and launches the first kernels
     hop      the same for one step of a tensor-parallel ring that the framework launches step by
              step; 0 where a collective is one launch
-    nodes    time of communication between nodes per doubling of the nodes beyond two
+    nodes    time of communication between nodes per doubling of the nodes beyond two, up to as many
+             as that was read off (`ledger.WIDEST`)
     alike    what ranks that meet wait for the slowest of them, over their work between two
              meetings, however long that lasts
     drawn    the same of what is drawn anew between meetings, of a second's work [s^0.5]

@@ -152,6 +152,15 @@ def test_qlora_has_weights_of_four_bits() -> None:
     assert stored == ["nf4", "nf4", "as multiplied", "int8", "as multiplied"]
 
 
+def test_scales_by_row_are_read_from_notes() -> None:
+    """torchao's recipes, where a column says fp8 of them all."""
+    for said, notes, recipe in (
+        ("fp8", "rowwise_with_gw_hp + bf16 all-gather", "fp8_rowwise"),
+        ("fp8", "tensorwise", "fp8"), ("fp8", "throwise", "fp8"), ("bf16", "rowwise", "bf16"),
+    ):  # fmt: skip
+        assert point(precision=said, notes=notes).request.plan.precision == recipe
+
+
 def test_ranks_share_sequences_that_are_fewer_than_replicas() -> None:
     """Where a row states tp and pp, and nothing of its other ranks."""
     few = {"tp": 1.0, "pp": 1.0, "global_batch": 16.0, "cp": None}

@@ -160,6 +160,20 @@ def test_a_price_by_hand(again: str) -> None:
     assert price(draft, several) == pytest.approx(passes)
 
 
+def test_of_what_fits_in_no_way_that_is_shown_which_lacks_least() -> None:
+    """70B over a million tokens on 16 A100 was a pipeline of sixteen stages for one sequence, which
+    lacks 1,276 GB; layers and the sequence divided lack 195."""
+    given: dict[str, Any] = {"model": "llama3-70b", "framework": "megatron-lm", "gpus": 16}
+    given |= {"global_batch": 1, "seq_len": 2**20, "system": "dgx-a100-80gb"}
+    found = complete(**given)
+    assert not fits(found)
+    assert found.plan.cp > 1
+    peak = memory(found.model, found.plan, RUN).peak
+    for tp, pp in ((1, 16), (8, 2), (2, 8)):
+        stated = complete(**given, tp=tp, pp=pp, cp=1)
+        assert peak < memory(stated.model, stated.plan, RUN).peak
+
+
 def test_long_sequences_run_again_rather_than_out_of_memory() -> None:
     """A recipe's recomputation is of its own lengths: a million tokens of 70B were taken to need
     1,860 GB of 80. Latent keys of every head stay in the node where whole layers can run again."""

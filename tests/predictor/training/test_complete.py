@@ -13,7 +13,7 @@ from predictor.errors import InputError
 from predictor.memory import MEMORY_FRACTION, memory
 from predictor.timing.calibration import RunParameters
 from predictor.training.completion import TrainingRequest, complete_training
-from predictor.training.fitting import ROUNDS
+from predictor.training.fitting import LEAST_SHARE, ROUNDS
 from predictor.training.prediction import predict
 
 RUN = RunParameters()
@@ -450,6 +450,22 @@ def test_long_sequences_are_divided_rather_than_starve_a_pipeline() -> None:
     run = load("default")
     times = [predict(one.model, one.cluster, one.plan, run).step_time for one in (free, whole)]
     assert float(times[0]) < float(times[1])
+
+
+def test_where_every_pipeline_starves_it_is_filled_as_far_as_may_be() -> None:
+    """A sequence of 32,768 tokens for each 32 H100: eight ranks for each leave 8 micro-batches to 8
+    stages, not one; what cannot fill them waits least with most. Of what ran nobody divided it."""
+    given: dict[str, object] = {"model": "llama3.1-405b", "gpus": 16384, "seq_len": 32768}
+    found = complete(**given, global_batch=512)
+    assert found.plan.micro_batches >= found.plan.pp > 1 < found.plan.cp
+    assert found.plan.micro_batches < ROUNDS * found.plan.pp
+    rather = complete(**given, global_batch=128)
+    assert rather.plan.micro_batches < rather.plan.pp
+    assert rather.plan.cp == 32768 / LEAST_SHARE
+    run = load("default")
+    whole = complete(**given, global_batch=512, cp=1)
+    times = [predict(one.model, one.cluster, one.plan, run).step_time for one in (found, whole)]
+    assert float(times[0]) < 0.6 * float(times[1])
 
 
 def test_a_pipeline_shards_nothing_unless_it_is_told_to() -> None:

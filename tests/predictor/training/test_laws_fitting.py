@@ -14,7 +14,7 @@ from predictor.errors import InputError
 from predictor.memory import MEMORY_FRACTION, memory
 from predictor.models import Model
 from predictor.timing import RunParameters
-from predictor.training.choice import CHUNKS, chunks
+from predictor.training.choice import CHUNKS, chunks, most_at_once
 from predictor.training.fitting import (
     AGAIN,
     AVOIDED,
@@ -41,7 +41,6 @@ from predictor.training.fitting import (
     divisors,
     first_fit,
     layouts,
-    most_at_once,
     recomputations,
     shares_experts,
 )

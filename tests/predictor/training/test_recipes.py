@@ -251,3 +251,23 @@ def test_whoever_takes_all_sequences_at_once_says_where_they_do_not_fit() -> Non
     size, _, rule = said(16384)
     assert size < 128.0, "or nothing was tried"
     assert rule == "the most of a rank's sequences that fit in memory together"
+
+
+@pytest.mark.parametrize(
+    ("framework", "accelerator", "kernels"),
+    [
+        ("torchtitan", "MI300X-192GB", "triton"),
+        ("torchtune", "MI250X-128GB", "triton"),
+        ("huggingface", "MI355X-288GB", "triton"),
+        ("torchtitan", "H100-SXM5-80GB", "flash2"),
+        ("nemo", "MI300X-192GB", "flash"),
+    ],
+)
+def test_pytorchs_attention_is_written_in_triton_on_rocm(
+    framework: str, accelerator: str, kernels: str
+) -> None:
+    """Transformer Engine has Composable Kernel's and AITER's, which PyTorch takes if it is told."""
+    fields = {"model": "llama3-8b", "accelerator": accelerator, "framework": framework}
+    fields |= {"gpus": 8, "global_batch": 8, "seq_len": 2048, "era": "2025-08"}
+    found = complete_training(parse(TrainingPlanSpec, fields, "test"), RunParameters())
+    assert found.plan.attention == kernels

@@ -84,11 +84,12 @@ PRODUCT_UNITS = ("matrix", "vector")
 """Which units multiply matrices of 16 bits: those made for it, or, where a library has no kernels
 for these, the others."""
 
-FUSIONS = ("fused", "unfused", "converted")
+FUSIONS = ("fused", "unfused", "converted", "integers")
 CASTS = ("apart", "joined")
 """Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
 memory and activations between kernels are 32 bits wide (eager PyTorch); or that, and what 16-bit
-products of many rows read and write is converted by kernels of its own (ggml)."""
+products of many rows read and write is converted by kernels of its own (ggml); or that of weights
+in 16 bits alone, narrower ones being multiplied as they are (ggml's mul_mat_q)."""
 
 MODULES = ("joined", "apart")
 """Whether norms, rotations, activations are kernels of an engine's own, or what modules compose."""

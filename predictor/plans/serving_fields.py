@@ -338,7 +338,8 @@ _ENGINE = (
         default=ENGINE,
         more="And small kernels are joined; else scores go through memory and activations between "
         "kernels are 32 bits wide (eager PyTorch); `converted`: and what 16-bit products of many "
-        "rows read and write is converted by kernels of its own (ggml).",
+        "rows read and write is converted by kernels of its own (ggml); `integers`: the same, but "
+        "narrow weights are multiplied as they are (its mul_mat_q).",
     ),
     PlanField(
         "modules", WORD, "Whether norms, rotations, activations are single kernels.", BOTH,

@@ -18,7 +18,7 @@ from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.records import dataclass
+from predictor.records import dataclass, replace
 from predictor.serving.clients import VARIATION, Client
 from predictor.serving.fleet import FleetSettings
 from predictor.serving.prefixes import CacheTier
@@ -60,6 +60,12 @@ class Around:
             and self.turns == 1
             and not (self.shared or self.trace or self.adapters or self.client.think)
         )
+
+    @property
+    def but_for_adapters(self) -> bool:
+        """Whether that is so but for adapters, which passes have whoever asks for them."""
+        fleet = replace(self.fleet, slots=0, adapter=0.0)
+        return replace(self, adapters=0, fleet=fleet).plain
 
 
 def fill_client(filler: Filler) -> float:

@@ -195,12 +195,14 @@ def _readers(values: dict[str, Any], cluster: Cluster) -> Cluster:
 
 
 def _simulable(plan: ServingPlan, values: Mapping[str, Any], around: Around) -> int:
-    """Requests to serve one by one: as many as stated, or some where nothing else can tell."""
-    asked = int(values.get("simulate", 0)) or (0 if around.plain else FEWEST_REPLAYED)
-    if asked and not float(plan.serving):
-        raise InputError(
-            "--simulate needs requests that follow each other: --concurrency or --rate"
-        )
+    """Requests to serve one by one: as many as stated, or some where nothing else can tell. Those
+    of a static batch ask for adapters as any pass does."""
+    static, stated = not float(plan.serving), int(values.get("simulate", 0))
+    plain = around.plain or (static and around.but_for_adapters)
+    asked = stated or (0 if plain else FEWEST_REPLAYED)
+    if asked and static:
+        what = "--simulate" if stated else "what is stated of clients, sessions or replicas"
+        raise InputError(f"{what} needs requests that follow each other: --concurrency or --rate")
     return asked
 
 

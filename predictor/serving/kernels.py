@@ -13,7 +13,7 @@ from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator
 from predictor.plans import KV_BYTES, ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
-from predictor.timing import empty_kernel, peak_of
+from predictor.timing import empty_kernel, peak_of, power_limit
 from predictor.work import LOOKUP, Operator, row_bytes
 
 STREAMED = 0.9
@@ -223,7 +223,8 @@ def mixed_time(operator: Operator, accelerator: Accelerator) -> Array:
     al. 2024, section 3: both overlap)."""
     rows = MIXED_ROWS * np.ceil(np.asarray(operator.m) / MIXED_ROWS)
     arithmetic = np.asarray(operator.flop) * rows / np.maximum(operator.m, 1.0)
-    busy = arithmetic / (MIXED_SHARE * np.asarray(peak_of(operator.dtype, accelerator), float))
+    rate = np.asarray(peak_of(operator.dtype, accelerator) * power_limit(accelerator), float)
+    busy = arithmetic / (MIXED_SHARE * rate)
     stream = matvec_time(operator.bytes, accelerator, "mixed")
     return np.maximum(stream, busy)
 

@@ -5,6 +5,7 @@ Prompts fill one pass after the other; what is left of them is a pass of its own
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.encoding import encoding
 from predictor.serving.offload import with_decoding, with_prompts
-from predictor.serving.parts import Pass
+from predictor.serving.parts import Line, Pass
 from predictor.serving.passes import STEPS_LISTED, body, decode_cores, prefill_cores, steps
 from predictor.timing import Calibration
 from predictor.work import passing_tokens
@@ -125,9 +126,20 @@ def _in_parts(
     if not np.any(count > 1):
         return found, count
     others = part(full).times(count - 1.0)
-    whole = others.plus(found)
-    lines = tuple(
-        replace(one, count=one.count + more.count, time=one.time + more.time)
-        for one, more in zip(others.lines, found.lines, strict=True)
-    )
-    return replace(whole, lines=lines), count
+    return replace(others.plus(found), lines=_lines(others.lines, found.lines)), count
+
+
+def _lines(full: Sequence[Line], rest: Sequence[Line]) -> tuple[Line, ...]:
+    """Lines of full passes and of one over the rest, those of one name together: passes over few
+    tokens may lack some (ggml converts what products of many rows read)."""
+    left: dict[str, list[Line]] = {}
+    for one in rest:
+        left.setdefault(one.name, []).append(one)
+    lines = []
+    for more in full:
+        if alike := left.get(more.name):
+            one = alike.pop(0)
+            lines.append(replace(one, count=one.count + more.count, time=one.time + more.time))
+        else:
+            lines.append(more)
+    return (*lines, *(one for few in left.values() for one in few))

@@ -63,7 +63,7 @@ from predictor.timing.likeness import Kin, traits
 from predictor.timing.relatives import blend
 from predictor.timing.roofline import hierarchy
 from predictor.timing.run import RunParameters
-from predictor.timing.shapes import CLOCK, Shapes, columns, energy_of, kind_of, peak_of
+from predictor.timing.shapes import CLOCK, Shapes, columns, energy_of, kind_of, peak_of, power_limit
 from predictor.timing.taxes import (
     BULK,
     LAUNCH,
@@ -154,6 +154,7 @@ __all__ = [
     "operator_times",
     "padded",
     "peak_of",
+    "power_limit",
     "shape_keys",
     "shape_times",
     "shared",

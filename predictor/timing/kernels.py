@@ -20,6 +20,7 @@ from predictor.timing.alternatives import (
     apart,
     as_kept,
     narrowed,
+    no_quicker,
     other_ways,
     together,
     whole_rows,
@@ -228,10 +229,11 @@ def _busy(
         wide = _busy(plain, accelerator, calibration, sustained, library)
         least = np.maximum(found.time, EMPTY_KERNEL - one.latency)
         busy = np.minimum(busy, np.maximum(wide.latency + wide.busy + beside - one.latency, least))
-    if shapes.op == "gemm" and not one.chosen and (more := whole_rows(shapes)) is not None:
-        padded = _busy(more, accelerator, calibration, sustained, library)
-        most = np.maximum(padded.busy + padded.latency - one.latency, found.time)
-        busy = np.where(one.measured, busy, np.minimum(busy, most))
+        busy = np.maximum(busy, no_quicker(wide.found, wide.busy, plain, shapes, accelerator))
+    if shapes.op == "gemm" and (more := whole_rows(shapes, one.chosen)) is not None:
+        padded = _busy(more[0], accelerator, calibration, sustained, library)
+        most = more[1] * (padded.busy + padded.latency) - one.latency
+        busy = np.where(one.measured, busy, np.minimum(busy, np.maximum(most, found.time)))
     if shapes.op == "gemm" and (wider := whole_widths(shapes, accelerator)) is not None:
         padded = _busy(wider[0], accelerator, calibration, sustained, library)
         whole = padded.busy + padded.latency

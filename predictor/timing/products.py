@@ -126,7 +126,7 @@ def _aligned(size: Array) -> Mask:
     return np.asarray((size % 8 == 0) | (size % 1 != 0))
 
 
-def _deep(shapes: Shapes) -> Mask:
+def deep(shapes: Shapes) -> Mask:
     """Products whose depth is no row of either operand: gradients of weights add up over tokens,
     whose rows are as wide as the layer."""
     names = np.array([name == "wgrad" for name in shapes.variants])
@@ -174,7 +174,7 @@ def product(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             Log(k),
             Log(size * k * n * batch / accelerator.l2, -8, 6),
             Log(shapes.bytes / accelerator.l2, -8, 6),
-            np.asarray(_aligned(n) & (_aligned(k) | _deep(shapes)), float),
+            np.asarray(_aligned(n) & (_aligned(k) | deep(shapes)), float),
             np.asarray(_aligned(m), float),
             *(Log(price / time, -2, 4) for price in prices),
             # Libraries choose among kernels by the power of two that holds the rows.

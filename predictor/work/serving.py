@@ -67,7 +67,8 @@ def software_of(plan: ServingPlan) -> Software:
     """What an engine runs a pass with. Engines join what they can; those that do not
     (`plans.FUSIONS`) send scores and small kernels' activations through memory and have no kernels
     of their own for many rows of narrow weights."""
-    apart, converts = plan.fusion != "fused", plan.fusion == "converted"
+    apart, converts = plan.fusion != "fused", plan.fusion in ("converted", "integers")
+    integers = plan.fusion == "integers" and plan.narrow
     half_sums = plan.accumulation == "fp16" and plan.half != "fp32"
     return Software(
         core=plan.half,
@@ -85,7 +86,8 @@ def software_of(plan: ServingPlan) -> Software:
         traffic=UNFUSED if apart or plan.modules == "apart" else 1.0,
         scores=SOFTMAX_BYTES if converts else (SCORE_BYTES if apart else 0.0),
         widens=apart,
-        converts=converts,
+        integers=integers,
+        converts=converts and not integers,
         casts=plan.casts == "apart",
         state=_state_element(plan),
         short=plan.short_prompts,

@@ -7,6 +7,14 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.records import dataclass
 
+MANY_ROWS, INTEGER_ROWS = 64.0, 128.0
+"""Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
+memory before they multiply it (ggml's cuBLAS path); and rows of a tile of kernels that multiply
+integers (ggml's mul_mat_q where there are matrix units, `get_mmq_x_max_host`), which read a matrix
+once for each. Beyond one they are taken to be as quick as 16-bit products of widened weights, in
+place of which they became the default: twice the rate, and a scale for every 32 elements that is
+multiplied and added up beside the matrix unit. Nobody timed them here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Software:
@@ -36,6 +44,7 @@ class Software:
     converts   what products of many rows read is narrowed from 32 bits, and what they write
                widened, by kernels of their own, once for each matrix
     widens     narrow weights are widened in memory before many rows are multiplied
+    integers   where they would be, many rows are multiplied by them as they are
     by_row     operands of narrow products have scales by row and column (`Precision.by_row`)
     clamps     what experts' activations read is clamped by kernels of their own
     norms      norms of queries and keys head by head, and of what blocks put out, are kernels of
@@ -69,6 +78,7 @@ class Software:
     traffic: float = 1.0
     scores: float = 0.0
     widens: bool = False
+    integers: bool = False
     converts: bool = False
     casts: bool = True
     by_row: bool = False
@@ -84,6 +94,11 @@ class Software:
     merges_apart: bool = False
     repeats: bool = False
     short: str = "dense"
+
+    @property
+    def many(self) -> float:
+        """Rows beyond which a product's weights are widened in memory, or as if they were."""
+        return INTEGER_ROWS if self.integers else MANY_ROWS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

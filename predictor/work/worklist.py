@@ -33,10 +33,6 @@ of the weights adds up along another than the other two, so that Transformer Eng
 and gradients for both in one kernel, which reads once and writes twice (2.5 to 2.14,
 pytorch/module/linear.py and grouped_linear.py: `set_usage(rowwise=True, columnwise=True)`)."""
 
-MANY_ROWS = 64.0
-"""Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
-memory before they multiply it (ggml's cuBLAS path)."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkList:
@@ -305,18 +301,19 @@ class WorkList:
 
     def _widened(self, name: str, m: Numeric, n: Numeric, k: Numeric, dtype: str) -> None:
         """Few rows are multiplied with the narrow weights as they are; many after those have been
-        widened in memory."""
-        many = np.where(np.asarray(m) > MANY_ROWS, 1.0, 0.0)
+        widened in memory, or as quickly as then."""
+        many = np.where(np.asarray(m) > self.software.many, 1.0, 0.0)
         half = self.software.products
         moved = WEIGHT_BYTES[dtype] + ELEMENT_BYTES[half]
         self.product(name, "fwd", m, n, k, dtype=dtype, times=1.0 - many)
-        self.stream(f"{name}.widen", "elementwise", "copy", k, n, moved, times=many, alone=True)
+        if not self.software.integers:
+            self.stream(f"{name}.widen", "elementwise", "copy", k, n, moved, times=many, alone=True)
         self.product(f"{name}.wide", "fwd", m, n, k, dtype=half, times=many)
 
     def _converted(self, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
         """Kernels around products of many rows: inputs from 32 bits to 16, once for each matrix (of
         queries, keys and values; of both sides of a gate), outputs from 16 bits to 32."""
-        many = np.where(np.asarray(m) > MANY_ROWS, 1.0, 0.0)
+        many = np.where(np.asarray(m) > self.software.many, 1.0, 0.0)
         columns = adapters.matrices(name, self.model.gated) * k + n
         moved = Small("convert", "copy", "forward", m, columns, 6.0, times=many)
         self._beside(name, [moved])

@@ -288,3 +288,39 @@ def test_what_is_not_stated_of_a_plan_is_one_rank_that_guesses_nothing():
     for kind, name in (("dense", "llama3-8b"), ("separate", "llama3-8b"), ("latent", "deepseek-v3"),
                        ("sparse", "deepseek-v3.2")):  # fmt: skip
         assert CONDITIONS["models"]([kind], at(model=name)), kind
+
+
+def test_llamacpp_multiplies_integers_where_there_are_such_units():
+    """mul_mat_q by default since June of 2024, not on V100, nor of weights in 16 bits; prompts are
+    read no slower than before."""
+
+    def asked(accelerator, **fields):
+        fields = {"tp": 1, "batch": 1, "framework": "llama.cpp", "system": None, **fields}
+        return assumed(accelerator=accelerator, **fields)[0].fusion
+
+    assert asked("RTX-4090-24GB") == asked("P40-24GB") == "integers"
+    for accelerator, fields in (
+        ("RTX-4090-24GB", {"era": "2024-05"}), ("RTX-4090-24GB", {"precision": "fp16"}),
+        ("V100-SXM2-32GB", {}), ("RX-7900XTX-24GB", {}),
+    ):  # fmt: skip
+        assert asked(accelerator, **fields) == "converted", (accelerator, fields)
+    for tokens in (40, 100, 200, 512, 1000):
+        stated = {"framework": "llama.cpp", "input_len": tokens, "output_len": 2, "tp": 1}
+        then, now = (
+            predict_infer("llama3-8b", "RTX-3090-24GB", {**stated, "era": era}).to_dict()["ttft_s"]
+            for era in ("2024-05", "2024-07")
+        )
+        assert now["value"] <= 1.001 * then["value"], tokens
+
+
+def test_narrow_weights_stream_in_trtllm_too():
+    """4-bit weights of Ada took 1.3 times as long as those of 8 bits."""
+    times = [
+        predict_infer(
+            "llama3-8b", "L40S-48GB",
+            {"framework": "tensorrt-llm", "precision": one, "input_len": 100, "output_len": 9},
+        ).to_dict()["tpot_s"]["value"]
+        for one in ("int4_wo", "int8_wo", "bf16")
+    ]  # fmt: skip
+    assert times[0] < 0.75 * times[1]
+    assert times[1] < 0.75 * times[2]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.catalog import ServingPlanSpec, parse
 from predictor.catalog.filling import Filler
 from predictor.errors import InputError
 from predictor.models.tower import Tower
@@ -19,6 +20,7 @@ from predictor.serving.fitting import Draft, layouts
 from predictor.serving.images import take_images
 from predictor.serving.pass_times import decode_time
 from predictor.serving.prefixes import CacheTier, Prefixes
+from predictor.timing import RunParameters
 from predictor.work.serving import prompts
 from tests.predictor.dense import dense
 from tests.predictor.serving.counted import OWN, plan, work
@@ -160,3 +162,23 @@ def test_experts_are_divided_among_the_ranks_of_a_stage_where_any_layout_lets_th
     # None has 32 ranks: each is left to the law that says so.
     wide = Draft(mixed, draft.cluster, {**draft.values, "ep": 32})
     assert len(layouts(wide)) == 5
+
+
+def test_a_static_batch_may_ask_for_adapters_but_not_for_sessions() -> None:
+    """Its passes have them as any do; what clients do between requests needs such."""
+    stated = {"model": "llama3-8b", "accelerator": "H100-SXM5-80GB", "tp": 1, "batch": 8,
+              "input_len": 100, "output_len": 10}  # fmt: skip
+    run = RunParameters()
+
+    def asked(**more: object) -> int:
+        spec = parse(ServingPlanSpec, {**stated, **more}, "test")
+        return completion.complete_serving(spec, run).simulate
+
+    assert asked(adapters=4, adapter_slots=2) == 0
+    for more in ({"turns": 3}, {"adapters": 4, "think_s": 1.0}, {"shared_prefix": 20}):
+        with pytest.raises(InputError, match="stated of clients, sessions or replicas needs"):
+            asked(**more)
+    with pytest.raises(InputError, match="--simulate needs"):
+        asked(simulate=10)
+    del stated["batch"]
+    assert asked(concurrency=4, adapters=4) > 0

@@ -9,8 +9,10 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog import load
+from predictor.serving.parts import Line
 from predictor.serving.passes import Pass, body
-from predictor.serving.whole_passes import prompt_pass
+from predictor.serving.whole_passes import _lines, prompt_pass
+from reckon import predict_infer
 from tests.predictor.serving.counted import plan
 
 MIXTURE, PLAIN = catalog.model("qwen3-30b-a3b"), catalog.model("llama3-8b")
@@ -69,3 +71,21 @@ def test_each_pass_over_prompts_makes_logits_of_those_that_end_in_it(
     monkeypatch.setattr("predictor.serving.whole_passes.body", counted)
     prompt_pass(PLAIN, DGX, own, max(prompts, 1.0), KNOWN)
     assert made == [rows] * len(made)
+
+
+def test_a_rest_of_few_tokens_may_lack_kernels_of_full_passes() -> None:
+    """ggml converts around products of many rows: lines of one name are added up, in the order of
+    full passes, and what one of both lacks is the other's (a rest of 40 tokens of passes of 512 was
+    an error)."""
+
+    def line(name: str, count: float) -> Line:
+        return Line(name, "gemm", count, np.asarray(count / 10), "memory", 1.0, "measured")
+
+    full = [line("norm", 4), line("up", 4), line("up.convert", 4), line("up", 2)]
+    rest = [line("norm", 1), line("up", 1), line("up", 3), line("tail", 1)]
+    found = [(one.name, one.count) for one in _lines(full, rest)]
+    assert found == [("norm", 5), ("up", 5), ("up.convert", 4), ("up", 5), ("tail", 1)]
+    assert float(sum(one.time for one in _lines(full, rest))) == pytest.approx(2.0)
+    stated = {"framework": "llama.cpp", "era": "2024-05", "precision": "q4_k", "tp": 1, "batch": 1,
+              "input_len": 552, "output_len": 2}  # fmt: skip
+    assert predict_infer("llama3.2-1b", "RTX-4090-24GB", stated).fits

@@ -24,7 +24,7 @@ from predictor.serving.kernels import (
     widened,
     widening_time,
 )
-from predictor.timing import empty_kernel
+from predictor.timing import empty_kernel, power_limit
 
 MACHINE = replace(
     catalog.accelerator("H100-SXM5-80GB"), bandwidth=2e12, l2_bandwidth=8e12, sms=100.0, clock=2e9,
@@ -72,10 +72,15 @@ def test_compilers_kernels_widen_eighteen_weights_a_clock() -> None:
 
 
 def test_kernels_that_widen_on_their_way_multiply_sixteen_rows_at_once() -> None:
-    """Of 17 rows two tiles of 16: 32 / 17 of the arithmetic, at six tenths of the 16-bit peak."""
+    """Of 17 rows two tiles of 16: 32 / 17 of the arithmetic, at six tenths of the 16-bit peak, or
+    of what the power cap leaves of it."""
+    cool = replace(MACHINE, power=np.inf)
     few, many = (kernel(dtype="exl2_4", m=m, flop=1e12 * m, bytes=1e6) for m in (2.0, 17.0))
-    assert float(mixed_time(few, MACHINE)) == pytest.approx(16e12 / 6e14)
-    assert float(mixed_time(many, MACHINE)) == pytest.approx(32e12 / 6e14)
+    assert float(mixed_time(few, cool)) == pytest.approx(16e12 / 6e14)
+    assert float(mixed_time(many, cool)) == pytest.approx(32e12 / 6e14)
+    capped = replace(MACHINE, power=200.0)
+    assert 0.0 < (left := float(power_limit(capped))) < 0.9
+    assert float(mixed_time(many, capped)) == pytest.approx(32e12 / 6e14 / left)
     streaming = kernel(dtype="exl2_4", flop=1.0, bytes=1.8e9)
     assert float(mixed_time(streaming, MACHINE)) == pytest.approx(EMPTY + 1e-3)
     assert [widened(name) for name in ("exl2_4", "int8_wo", "bf16", "fp8")] == [

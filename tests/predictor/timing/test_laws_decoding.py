@@ -26,7 +26,6 @@ from predictor.timing.alternatives import (
     other_ways,
     padded,
     together,
-    whole_rows,
     whole_shares,
     widens,
     wider_cache,
@@ -293,30 +292,6 @@ def test_no_other_way_is_of_a_higher_peak_or_unknown() -> None:
     assert [widens(one) for one in ("int8_wo", "q4_k", "fp8", "bf16", "mxfp4")] == [
         True, True, False, False, False,
     ]  # fmt: skip
-
-
-def test_rows_of_zeros_make_whole_multiples_of_eight() -> None:
-    """Few rows that are none already: their arithmetic, operand and outcome grow with them."""
-    odd = shapes("gemm", "fp8", 61, 300, 500, 2)
-    found = whole_rows(odd)
-    assert found is not None
-    assert float(found.m[0]) == 64.0
-    assert float(found.flop[0]) == pytest.approx(2 * 64 * 300 * 500 * 2)
-    assert float(found.bytes[0] - odd.bytes[0]) == pytest.approx(3 * (500 + 2 * 300) * 2)
-    for rows in (64.0, 60.5, 513.0, 1001.0):
-        assert whole_rows(shapes("gemm", "fp8", rows, 300, 500)) is None, rows
-    assert whole_rows(shapes("gemm", "fp8", 511.0, 300, 500)) is not None
-    names = ("n", "k", "batch", "flop", "bytes")
-    twice = {name: np.repeat(getattr(odd, name), 2) for name in names}
-    both = replace(odd, **twice, m=np.array([61.0, 600.5]))
-    some = whole_rows(both)
-    assert some is not None
-    assert some.m.tolist() == [64.0, 600.5]
-    assert some.bytes[1] == both.bytes[1]
-    single = whole_rows(shapes("gemm", "fp8", 1, 300, 500))
-    assert single is not None
-    assert float(single.m[0]) == 8.0
-    assert float(single.flop[0]) == pytest.approx(2 * 8 * 300 * 500)
 
 
 @pytest.mark.parametrize("joined", [1.0, 0.5, -0.5, 0.0])

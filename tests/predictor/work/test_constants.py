@@ -10,7 +10,7 @@ import pytest
 from predictor.plans.serving import NATIVE
 from predictor.timing import data_types, kernels, likeness, relatives, training_kernels
 from predictor.timing.calibration import EMPTY_KERNEL, ITS_YEAR, LATENCY_TREND
-from predictor.work import cores, layer, mamba, mixture, serving, worklist
+from predictor.work import cores, layer, mamba, mixture, serving, setting
 
 HALF, SINGLE, LONG = 2, 4, 8
 """Bytes of numbers of 16, 32 and 64 bits."""
@@ -56,7 +56,7 @@ def test_traffic_of_what_clamps_and_filters() -> None:
 def test_blocks_and_chunks_are_those_of_their_kernels() -> None:
     assert (mamba.CONVOLUTION, mamba.STATE_BYTES) == (4.0, SINGLE)
     assert serving.ALIGNED == 128.0, "DeepGEMM's rows of a block"
-    assert worklist.MANY_ROWS == 64.0, "ggml widens a matrix beyond"
+    assert setting.MANY_ROWS == 64.0, "ggml widens a matrix beyond"
 
 
 def test_hosts_in_another_language() -> None:

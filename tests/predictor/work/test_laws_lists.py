@@ -136,6 +136,19 @@ def test_narrow_weights_are_widened_in_memory_for_many_rows(rows: float, many: f
     assert "mlp.up.widen" not in {one.name for one in layer_operators(DENSE, plain, rows)}
 
 
+@pytest.mark.parametrize(("rows", "many"), [(65.0, 0.0), (128.0, 0.0), (129.0, 1.0)])
+def test_integers_are_multiplied_without_a_copy_of_the_weights(rows: float, many: float) -> None:
+    """ggml's mul_mat_q: tiles of 128 rows with the weights as they are, more as quickly as 16-bit
+    products; nothing is widened or converted in memory but around weights in 16 bits."""
+    plan = served(tp=TP, weights="q4_k", fusion="integers")
+    found = {one.name: one for one in layer_operators(DENSE, plan, rows)}
+    assert not {"mlp.up.widen", "mlp.up.convert", "attention.qkv.convert"} & set(found)
+    counts = [float(np.max(found[name].count)) for name in ("mlp.up", "mlp.up.wide")]
+    assert counts == [5 * (1 - many), 5 * many]
+    wide = {o.name for o in layer_operators(DENSE, served(tp=TP, fusion="integers"), rows)}
+    assert "mlp.up.convert" in wide
+
+
 @pytest.mark.parametrize(("kv", "variant"), [("bf16", "flash"), ("fp8", "kv8")])
 def test_prompts_behind_a_narrow_cache_have_their_own_kernel(kv: str, variant: str) -> None:
     (one,) = prefill_attention(DENSE, served(tp=TP, kv=kv), 2.0, 100.0)

@@ -1,0 +1,89 @@
+"""Attention over prompts of shapes that nobody timed, against other ways to do the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog import load
+from predictor.timing.kernels import shape_times
+from predictor.timing.prompts import TWICE, WAYS_SLACK, prompt_ways
+from predictor.timing.shapes import Shapes
+
+KNOWN = load("default")
+
+
+def prompt(
+    query: float = 2048.0,
+    heads: float = 16.0,
+    keyed: float = 8.0,
+    size: float = 128.0,
+    window: float = np.inf,
+    variant: str = "flash",
+    **more: Any,
+) -> Shapes:
+    """A causal prompt without cached keys, whose cache has 16 bits a number, or 8 (`kv8`)."""
+    one, keys = np.ones(1), min(window, query)
+    seen = 0.5 * query if window >= query else window - 0.5 * window**2 / query
+    stored = 1.0 if variant == "kv8" else 2.0
+    moved = 2.0 * query * size * (2.0 * heads + stored * keyed)
+    return Shapes(
+        op="attention_prefill", dtype=more.pop("dtype", "bf16"), variants=(variant,),
+        variant=0 * one, m=query * one, n=keys * one, k=size * one, batch=heads * one,
+        flop=4.0 * heads * query * size * seen * one, bytes=moved * one,
+        idle=(query / keys - 1.0) * one, windowed=float(window < np.inf) * one,
+        sharing=heads / keyed * one,
+    )  # fmt: skip
+
+
+def took(shapes: Shapes, name: str, library: str = "") -> float:
+    return float(shape_times(shapes, catalog.accelerator(name), KNOWN, library=library)[0][0])
+
+
+def test_heads_between_timed_ones_take_no_longer_than_the_next() -> None:
+    """Heads of 192 over a cache of 8 bits took 17 times as long as heads of 256."""
+    few, more = (
+        took(prompt(8192.0, size=size, variant="kv8"), "B200-SXM-180GB", "vllm")
+        for size in (192.0, 256.0)
+    )
+    assert 0.5 * more < few <= WAYS_SLACK * more
+
+
+@pytest.mark.parametrize("name", ["H100-SXM5-80GB", "B200-SXM-180GB", "Trainium2-96GB"])
+def test_a_window_takes_no_longer_than_a_mask_over_all_keys(name: str) -> None:
+    """1,024 keys took twelve times as long as all of 2,000 (heads of 256 in fp8 on H100)."""
+    windowed, full = (
+        took(prompt(2000.0, 16.0 * 16, 8.0 * 16, 256.0, window, dtype="fp8"), name)
+        for window in (1024.0, np.inf)
+    )
+    assert windowed <= WAYS_SLACK * full
+
+
+def test_large_heads_take_no_longer_than_their_halves_where_nobody_timed_any() -> None:
+    for name in ("MI455X-432GB", "TPUv8t", "Gaudi3-128GB"):
+        whole = took(prompt(8192.0, 16.0, 8.0, 256.0), name)
+        halves = took(prompt(8192.0, 32.0, 16.0, 128.0), name)
+        assert whole <= WAYS_SLACK * TWICE * halves * 1.001, name
+
+
+def test_ways_do_the_same_work_and_no_less() -> None:
+    shapes = prompt(100.0, 16.0, 4.0, 96.0, 64.0)
+    ((other, times, where),) = prompt_ways(shapes, np.array([True]))
+    assert (times, bool(where[0])) == (WAYS_SLACK, True)
+    assert (float(other.m[0]), float(other.k[0]), float(other.n[0])) == (128.0, 128.0, 128.0)
+    assert float(np.asarray(other.windowed)[0]) == float(np.asarray(other.idle)[0]) == 0.0
+    seen = float(other.flop[0]) / (4.0 * 128 * 128 * 16)
+    assert seen == pytest.approx(50.0)  # of 100 keys half, as without a window
+    assert other.bytes[0] > shapes.bytes[0]
+
+
+def test_whole_tiles_of_usual_heads_are_left_alone() -> None:
+    assert not list(prompt_ways(prompt(4096.0), np.array([True])))
+    assert not list(prompt_ways(prompt(4096.0, size=256.0), np.array([False])))
+    assert not list(prompt_ways(prompt(100.0, variant="flash2"), np.array([True])))
+    ((half, times, where),) = prompt_ways(prompt(4096.0, size=256.0), np.array([True]))
+    assert (half.k[0], half.batch[0], times) == (128.0, 32.0, WAYS_SLACK * TWICE)
+    assert where.all()

@@ -13,9 +13,11 @@ from predictor.timing.alternatives import (
     ODDER,
     SLACK,
     TOGETHER,
+    UNTUNED,
     answering,
     apart,
     as_kept,
+    gated,
     narrowed,
     other_ways,
     together,
@@ -158,6 +160,10 @@ def busy_of(
         each = [busy_of(part, accelerator, calibration, False, library) for part in apart(shapes)]
         most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
         busy = np.where(alone, np.minimum(busy, np.maximum(most, found.time)), busy)
+    if shapes.op == "moe_gemm" and (three := gated(shapes)) is not None:
+        other = _fitted(three, accelerator, calibration, library)
+        most = np.maximum(UNTUNED * (other.latency + other.busy) - one.latency, found.time)
+        busy = np.where(three.flop != shapes.flop, np.minimum(busy, most), busy)
     if shapes.op == "attention_decode":
         busy = _decoding(one, shapes, accelerator, calibration, library)
     if (narrow := as_kept(shapes, accelerator, library)) is not None:

@@ -1,4 +1,4 @@
-"""Attention over prompts of shapes that nobody timed, against other ways to do the same."""
+"""Attention and experts of shapes that nobody timed, against other ways to do the same."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog import load
-from predictor.timing.kernels import shape_times
+from predictor.timing.alternatives import FEWEST_KEYS, UNTUNED, gated, whole_keys
+from predictor.timing.kernels import operator_times, shape_times
 from predictor.timing.prompts import TWICE, WAYS_SLACK, prompt_ways
-from predictor.timing.shapes import Shapes
+from predictor.timing.shapes import Shapes, columns
+from predictor.work.primitives import grouped
 
 KNOWN = load("default")
 
@@ -87,3 +89,52 @@ def test_whole_tiles_of_usual_heads_are_left_alone() -> None:
     ((half, times, where),) = prompt_ways(prompt(4096.0, size=256.0), np.array([True]))
     assert (half.k[0], half.batch[0], times) == (128.0, 32.0, WAYS_SLACK * TWICE)
     assert where.all()
+
+
+def cache(keys: float, batch: float) -> Shapes:
+    """Decoding with 32 heads of 96 elements, each with keys of its own."""
+    one = np.ones(1)
+    return Shapes(
+        op="attention_decode", dtype="bf16", variants=("",), variant=0 * one, m=one, n=keys * one,
+        k=96.0 * one, batch=32.0 * batch * one, flop=4.0 * 32 * batch * keys * 96.0 * one,
+        bytes=4.0 * 32 * batch * (keys + 1) * 96.0 * one, idle=0 * one, cold=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["MI355X-288GB", "V100-SXM2-32GB", "R100-288GB"])
+def test_fewer_keys_than_a_tile_take_no_longer(name: str) -> None:
+    """16 of 512 sequences took ten times as long as 64 on MI355X."""
+    few, some, whole = (took(cache(keys, 512.0), name) for keys in (16.0, 64.0, FEWEST_KEYS))
+    assert max(few, some) <= 1.001 * whole
+
+
+def test_whole_caches_are_left_alone() -> None:
+    assert whole_keys(cache(FEWEST_KEYS, 4.0)) is None
+    found = whole_keys(cache(32.0, 4.0))
+    assert found is not None
+    assert (found.n[0], found.idle[0]) == (FEWEST_KEYS, 0.0)
+    assert found.flop[0] == cache(FEWEST_KEYS, 4.0).flop[0]
+
+
+def test_experts_of_two_matrices_take_no_longer_than_twice_gated_ones() -> None:
+    """5.9 times on L40S (two of Mixtral's experts, divided by eight)."""
+    device, one = catalog.accelerator("L40S-48GB"), np.array([257.0, 700.0])
+    two, three = (
+        operator_times(
+            [grouped("x", "moe", "fp8", one, 1792.0, 4096.0, 2.0, gated=gate, size=2.0)],
+            device, KNOWN, (2,), library="vllm",
+        ).time[0]
+        for gate in (False, True)
+    )  # fmt: skip
+    assert (two <= 1.001 * UNTUNED * three).all()
+
+
+def test_a_gate_is_a_third_matrix() -> None:
+    parts = [
+        columns([grouped("x", "moe", "fp8", 8.0, 64.0, 32.0, 4.0, gated=gate, size=2.0)], ())
+        for gate in (False, True)
+    ]
+    found = gated(parts[0])
+    assert found is not None
+    assert (found.flop[0], found.bytes[0]) == (parts[1].flop[0], parts[1].bytes[0])
+    assert gated(parts[1]) is None

@@ -79,6 +79,25 @@ def answering(shapes: Shapes, accelerator: Accelerator, quicker: Numeric) -> Ide
     return replace(found, features=ideal(half, accelerator).features)
 
 
+HELD_FOR = 20e-6
+"""How long memory takes to fill a cache of most accelerators on which kernels that stream were
+timed (A100 20 us, H100 15, B200 16, T4 13, V100 7) [s]."""
+
+MULTIPLYING = ("gemm", "moe_gemm", "attention")
+"""Beginnings of the names of operators that do not stream."""
+
+
+def usually_held(shapes: Shapes, accelerator: Accelerator) -> Ideal | None:
+    """`features.ideal` of kernels that stream, as if the cache were no longer to fill than usual;
+    None where it is not, or of others. What keeps a small kernel from the memory's rate takes time,
+    not a share of what a cache holds: with Ascend 910B's 192 MB a loss over 200 MB took 72 times
+    what its bytes do. No kernel is said to be quicker than memory by that."""
+    longest = HELD_FOR * np.asarray(accelerator.bandwidth)
+    if shapes.op.startswith(MULTIPLYING) or np.all(np.asarray(accelerator.l2) <= longest):
+        return None
+    return ideal(shapes, replace(accelerator, l2=np.minimum(accelerator.l2, longest)))
+
+
 def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array] | None:
     """The same products in the next wider data type, and what is to be done beside them [s]; None
     where there is no such, or its peak is higher.

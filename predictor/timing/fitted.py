@@ -21,6 +21,7 @@ from predictor.timing.alternatives import (
     narrowed,
     other_ways,
     together,
+    usually_held,
     whole_keys,
     whole_rows,
     whole_shares,
@@ -28,12 +29,19 @@ from predictor.timing.alternatives import (
     wider_cache,
 )
 from predictor.timing.attention import PROMPTS, without_cache
-from predictor.timing.calibration import EMPTY_KERNEL, Calibration, EfficiencyModel, shape_keys
+from predictor.timing.calibration import (
+    EMPTY_KERNEL,
+    Calibration,
+    EfficiencyModel,
+    Resolved,
+    shape_keys,
+)
 from predictor.timing.data_types import of_wide
 from predictor.timing.defaults import PLAIN
 from predictor.timing.prompts import prompt_ways
 from predictor.timing.relatives import (
     NARROW,
+    NOTHING,
     among,
     beyond,
     by_variant,
@@ -105,6 +113,7 @@ def _fitted(
         outside = away
         if resolved.relatives:
             y, latency, away = among(resolved, found, library, shapes, accelerator)
+            y = _no_more(y, resolved, found, library, shapes, accelerator)
         elif resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = beyond(
                 resolved=resolved, relative=resolved.relative, features=found.features,
@@ -138,6 +147,24 @@ def _fitted(
     return Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
                  away=np.maximum(outside, away), foreign=resolved.foreign(shapes.dtype),
                  chosen=resolved.model is not None and bool(resolved.model.stacks))  # fmt: skip
+
+
+def _no_more(
+    y: Array,
+    resolved: Resolved,
+    found: Ideal,
+    library: str,
+    shapes: Shapes,
+    accelerator: Accelerator,
+) -> Array:
+    """y of kernels that stream, by relatives: no more than with a cache that is as long to fill as
+    theirs (`usually_held`), but for what makes it as quick as memory."""
+    usual = usually_held(shapes, accelerator)
+    if usual is None:
+        return y
+    most = among(resolved, usual, library, shapes, accelerator)[0]
+    streams = np.maximum(found.memory, NOTHING) / np.maximum(found.time, NOTHING)
+    return np.asarray(np.minimum(y, np.maximum(most, np.log(streams))))
 
 
 def busy_of(

@@ -1,7 +1,8 @@
-"""Attention and experts of shapes that nobody timed, against other ways to do the same."""
+"""Attention, experts and small kernels of shapes that nobody timed, against other ways to do the same."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog import load
-from predictor.timing.alternatives import FEWEST_KEYS, UNTUNED, gated, whole_keys
+from predictor.timing.alternatives import FEWEST_KEYS, UNTUNED, gated, usually_held, whole_keys
 from predictor.timing.kernels import operator_times, shape_times
 from predictor.timing.prompts import TWICE, WAYS_SLACK, prompt_ways
 from predictor.timing.shapes import Shapes, columns
-from predictor.work.primitives import grouped
+from predictor.work.primitives import grouped, streaming
 
 KNOWN = load("default")
 
@@ -138,3 +139,27 @@ def test_a_gate_is_a_third_matrix() -> None:
     assert found is not None
     assert (found.flop[0], found.bytes[0]) == (parts[1].flop[0], parts[1].bytes[0])
     assert gated(parts[1]) is None
+
+
+def lost(name: str) -> float:
+    """Time of a loss over 4,096 rows of 8,192 elements, of what its bytes take."""
+    device = catalog.accelerator(name)
+    one = streaming("x", "loss", "fwd", "forward", "head", device.wide, 4096.0, 8192.0, 6.0)
+    time = float(operator_times([one], device, KNOWN, ()).time[0])
+    return time * float(device.bandwidth) / float(np.asarray(one.bytes))
+
+
+def test_large_caches_make_no_small_kernels_of_large_ones() -> None:
+    """200 MB took 72 times what they take from memory, with 192 MB of cache; 6 on an A100."""
+    usual = lost("A100-SXM4-80GB")
+    for name in ("Ascend-910B1-64GB", "PVC-Max1550-128GB", "RTX-4090-24GB"):
+        assert lost(name) < 3.0 * usual, name
+
+
+def test_caches_that_are_soon_full_are_left_alone() -> None:
+    one = streaming("x", "loss", "fwd", "forward", "head", "bf16", 64.0, 64.0, 6.0)
+    assert usually_held(columns([one], ()), catalog.accelerator("A100-SXM4-80GB")) is None
+    found = usually_held(columns([one], ()), catalog.accelerator("RTX-4090-24GB"))
+    assert found is not None
+    product = replace(columns([one], ()), op="gemm")
+    assert usually_held(product, catalog.accelerator("RTX-4090-24GB")) is None

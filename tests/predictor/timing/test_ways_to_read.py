@@ -1,4 +1,4 @@
-"""Attention, experts and small kernels of shapes that nobody timed, against other ways to do the same."""
+"""Attention, experts and small kernels that nobody timed, against other ways to do the same."""
 
 from __future__ import annotations
 

@@ -137,8 +137,7 @@ def _fitted(
             busy = narrowed(busy, found, latency, shapes, accelerator, casts, library)
             busy = np.maximum(busy, np.where(unknown, found.time * np.exp(NARROW), 0.0))
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
-        if pedigree == "interpolated":
-            measured = _measured(model, shapes)
+        measured = _measured(model, shapes) if pedigree == "interpolated" else measured
         family = f"{model.kind}/{model.dtype}/{model.accelerator}"
     else:
         assert resolved.constant is not None

@@ -14,7 +14,7 @@ from predictor.timing.alternatives import FEWEST_KEYS, UNTUNED, gated, usually_h
 from predictor.timing.kernels import operator_times, shape_times
 from predictor.timing.prompts import TWICE, WAYS_SLACK, prompt_ways
 from predictor.timing.shapes import Shapes, columns
-from predictor.work.primitives import grouped, streaming
+from predictor.work.primitives import Operator, grouped
 
 KNOWN = load("default")
 
@@ -141,10 +141,18 @@ def test_a_gate_is_a_third_matrix() -> None:
     assert gated(parts[1]) is None
 
 
+def loss(rows: float, columns: float, dtype: str = "bf16") -> Operator:
+    moved = 6.0 * rows * columns
+    return Operator(
+        "x", "loss", "fwd", phase="forward", module="head", dtype=dtype, m=rows, n=columns,
+        bytes=moved,
+    )  # fmt: skip
+
+
 def lost(name: str) -> float:
     """Time of a loss over 4,096 rows of 8,192 elements, of what its bytes take."""
     device = catalog.accelerator(name)
-    one = streaming("x", "loss", "fwd", "forward", "head", device.wide, 4096.0, 8192.0, 6.0)
+    one = loss(4096.0, 8192.0, device.wide)
     time = float(operator_times([one], device, KNOWN, ()).time[0])
     return time * float(device.bandwidth) / float(np.asarray(one.bytes))
 
@@ -157,7 +165,7 @@ def test_large_caches_make_no_small_kernels_of_large_ones() -> None:
 
 
 def test_caches_that_are_soon_full_are_left_alone() -> None:
-    one = streaming("x", "loss", "fwd", "forward", "head", "bf16", 64.0, 64.0, 6.0)
+    one = loss(64.0, 64.0)
     assert usually_held(columns([one], ()), catalog.accelerator("A100-SXM4-80GB")) is None
     found = usually_held(columns([one], ()), catalog.accelerator("RTX-4090-24GB"))
     assert found is not None

@@ -15,7 +15,14 @@ from calibration.kernels.fit import SMALL_TABLE, op_of, predict_unseen
 from calibration.kernels.parts import Group, KernelFit, Key, Part
 from calibration.robust import balanced_quantile
 from predictor.hardware import Accelerator
-from predictor.timing import ABROAD, ANY, VENDOR, Calibration, EfficiencyModel
+from predictor.timing import (
+    ABROAD,
+    ANY,
+    VENDOR,
+    Calibration,
+    EfficiencyModel,
+    points_of_pool,
+)
 from predictor.units import Z80
 
 FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
@@ -135,11 +142,15 @@ def try_without(
         result.fewshot[place] = few_shot_trial(found.model, result.models[place], part.neutral)
 
 
-def near_of(name: str, group: Group, accelerators: Mapping[str, Accelerator]) -> list[str]:
-    """Those of `_relatives` where they were measured enough to stand for an architecture."""
+def near_of(
+    kind: str, name: str, group: Group, accelerators: Mapping[str, Accelerator]
+) -> list[str]:
+    """Those of `_relatives` where they were measured enough to stand for an architecture, as they
+    would in a prediction (`points_of_pool`)."""
     found = _relatives(name, group, accelerators)
-    enough = sum(len(group[n].points.time) for n in found) >= SMALL_TABLE
-    return found if enough else []
+    points = sum(len(group[n].points.time) for n in found)
+    least = points_of_pool(kind, group[name].points.features.shape[1])
+    return found if points >= least else []
 
 
 def _coverage(groups: Mapping[str, np.ndarray]) -> float:

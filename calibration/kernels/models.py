@@ -189,7 +189,7 @@ def _fit_pools(
         (key, name): found
         for key, group in parts.items()
         for name in group
-        if (found := near_of(name, group, accelerators))
+        if (found := near_of(key[0], name, group, accelerators))
     }
     progress(f"{len(near)} fits with an accelerator left out")
     left = run(
@@ -259,7 +259,7 @@ def fit_few(
             if other is None or other.accelerator == f"{VENDOR}{one.vendor}":
                 continue
             without: Calibration | None
-            if near := near_of(name, group, accelerators):
+            if near := near_of(key[0], name, group, accelerators):
                 points = join_sample(group, near)
                 pool = _lean(fit_points(points, *key, name), points, result.models, one.vendor)
                 without = pools_without(result.models, {key: pool}, one)

@@ -45,6 +45,19 @@ class Tier:
             return 1.0
         return np.minimum(peers / max(self.size - 1.0, 1.0), 1.0)
 
+    def continues(self, inner: Tier) -> bool:
+        """Whether this and the tier inside it are one fabric through which each accelerator reaches
+        any other alike, whatever is mounted together: the trays of an NVL72 are no domains of its
+        NVLink."""
+        alike = self.link == inner.link and self.in_switch == inner.in_switch
+        wired = self.direct or inner.direct or self.axes > 0 or inner.axes > 0
+        return (
+            alike
+            and not wired
+            and np.array_equal(self.rate, inner.rate)
+            and np.array_equal(self.latency, inner.latency, equal_nan=True)
+        )
+
     @property
     def axes(self) -> int:
         """Of the torus that joins the accelerators of a domain; 0: they are not in one."""

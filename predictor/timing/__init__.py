@@ -32,6 +32,7 @@ from predictor.timing.calibration import (
     Resolved,
     Throttle,
     empty_kernel,
+    points_of_pool,
     shape_keys,
 )
 from predictor.timing.collectives import (
@@ -154,6 +155,7 @@ __all__ = [
     "operator_times",
     "padded",
     "peak_of",
+    "points_of_pool",
     "power_limit",
     "shape_keys",
     "shape_times",

@@ -80,6 +80,25 @@ def answering(shapes: Shapes, accelerator: Accelerator, quicker: Numeric) -> Ide
     return replace(found, features=ideal(half, accelerator).features)
 
 
+HELD_FOR = 20e-6
+"""How long memory takes to fill a cache of most accelerators on which kernels that stream were
+timed (A100 20 us, H100 15, B200 16, T4 13, V100 7) [s]."""
+
+MULTIPLYING = ("gemm", "moe_gemm", "attention")
+"""Beginnings of the names of operators that do not stream."""
+
+
+def usually_held(shapes: Shapes, accelerator: Accelerator) -> Ideal | None:
+    """`features.ideal` of kernels that stream, as if the cache were no longer to fill than usual;
+    None where it is not, or of others. What keeps a small kernel from the memory's rate takes time,
+    not a share of what a cache holds: with Ascend 910B's 192 MB a loss over 200 MB took 72 times
+    what its bytes do. No kernel is said to be quicker than memory by that."""
+    longest = HELD_FOR * np.asarray(accelerator.bandwidth)
+    if shapes.op.startswith(MULTIPLYING) or np.all(np.asarray(accelerator.l2) <= longest):
+        return None
+    return ideal(shapes, replace(accelerator, l2=np.minimum(accelerator.l2, longest)))
+
+
 def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array] | None:
     """The same products in the next wider data type, and what is to be done beside them [s]; None
     where there is no such, or its peak is higher.
@@ -214,8 +233,8 @@ def whole_widths(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Arra
     outcome [s], which nobody need take longer than; None where all have such. A table whose only
     odd width is 100 (MI355X's) knows nothing of a wide layer's: GPT-3 13B's 5,140 took 60 times as
     long as 5,144, or two thirds. Means of several sizes stay as they are, and products in 32 bits,
-    whose tables have many such widths."""
-    if ELEMENT_BYTES[shapes.dtype] > ELEMENT_BYTES["bf16"]:
+    whose tables have many such widths; those of tf32 are known by 16 bits'."""
+    if shapes.dtype == "fp32":
         return None
     odd = [(size % 1.0 == 0.0) & (size % EIGHT != 0.0) for size in (shapes.n, shapes.k)]
     if not np.any(odd):
@@ -227,6 +246,27 @@ def whole_widths(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Arra
     more = columns * depth / np.maximum(shapes.n * shapes.k, 1.0)
     wide = replace(shapes, n=columns, k=depth, flop=shapes.flop * more, bytes=shapes.bytes * more)
     return wide, 2.0 * wide.bytes / (CAST_BANDWIDTH * accelerator.bandwidth)
+
+
+UNTUNED = 2.0
+"""How many times as long as gated experts of the same sizes those without a gate take at most,
+which are two thirds of the work: of one family of models alone was that timed (Nemotron's, 464 to
+2,688 wide), up to twice where nobody tuned a kernel for it."""
+
+
+def gated(shapes: Shapes) -> Shapes | None:
+    """Experts of two matrices with a third one, which is a gate; None where all have three."""
+    one = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
+    matrices = np.round(shapes.flop / np.maximum(one, 1e-30), 6)
+    if not np.any(two := (one > 0) & (matrices <= 2.0)):
+        return None
+    inner = 2.0 * ELEMENT_BYTES["bf16"] * shapes.m * shapes.n * shapes.batch
+    more = WEIGHT_BYTES[shapes.dtype] * shapes.n * shapes.k * shapes.batch + inner
+    return replace(
+        shapes,
+        flop=np.where(two, shapes.flop + one, shapes.flop),
+        bytes=np.where(two, shapes.bytes + more, shapes.bytes),
+    )
 
 
 def apart(shapes: Shapes) -> tuple[Shapes, Shapes]:
@@ -272,6 +312,28 @@ def whole_shares(shapes: Shapes) -> Shapes | None:
     more = rows / np.maximum(shapes.m, 1e-9)
     queries = 2.0 * ELEMENT_BYTES[shapes.dtype] * (rows - shapes.m) * shapes.k * shapes.batch
     return replace(shapes, m=rows, flop=shapes.flop * more, bytes=shapes.bytes + queries)
+
+
+FEWEST_KEYS = 128.0
+"""Keys up to which decoding takes no longer with fewer of them: those of one tile (16 keys take
+0.95 times what 128 do as a median and 1.13 times in one of a hundred of 60,000 pairs of the shared
+tables, 64 keys 0.97 and 1.13)."""
+
+
+def whole_keys(shapes: Shapes) -> Shapes | None:
+    """Decoding over the keys of a whole tile; None where every cache has as many."""
+    if not np.any(few := (shapes.n > 0) & (shapes.n < FEWEST_KEYS)):
+        return None
+    more = np.where(few, FEWEST_KEYS / np.maximum(shapes.n, 1e-9), 1.0)
+    queries = 2.0 * ELEMENT_BYTES[shapes.dtype] * shapes.m * shapes.k * shapes.batch
+    queries = np.minimum(queries, shapes.bytes)
+    return replace(
+        shapes,
+        n=shapes.n * more,
+        flop=shapes.flop * more,
+        bytes=queries + (shapes.bytes - queries) * more,
+        idle=np.where(few, np.maximum((1.0 + shapes.idle) / more - 1.0, 0.0), shapes.idle),
+    )
 
 
 WIDER_CACHE = {"mla_kv8": ("mla", 1.0), "kv8": ("", 2.0)}

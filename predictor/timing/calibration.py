@@ -93,6 +93,12 @@ class Neighbours:
         return rowwise(near, self.pull[:, None])[:, 0]
 
 
+def points_of_pool(kind: str, features: int) -> int:
+    """Points of a kind of kernel from which on a pool of them stands for its architecture alone."""
+    alone = kind.partition(".")[2] in ALONE
+    return (POINTS_OF_SWEEP if alone else POINTS_PER_FEATURE) * features
+
+
 @lru_cache(maxsize=64)
 def _pairs(features: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Positions of both factors of every product of two features."""
@@ -187,8 +193,7 @@ class EfficiencyModel:
     @property
     def sparse(self) -> bool:
         """Whether there are too few points to stand for an architecture alone."""
-        alone = self.kind.partition(".")[2] in ALONE
-        return self.points < (POINTS_OF_SWEEP if alone else POINTS_PER_FEATURE) * self.low.size
+        return self.points < points_of_pool(self.kind, self.low.size)
 
     def latency_on(self, accelerator: Accelerator) -> Numeric:
         """Time of an empty kernel [s]: an accelerator's own, or the pool's carried over the years,

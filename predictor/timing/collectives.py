@@ -67,18 +67,21 @@ def span(group: Group, cluster: Cluster) -> Span:
     tier = np.zeros(size.shape)
     ring, own, pair = (np.full(size.shape, np.inf) for _ in range(3))
     below, members = np.ones(size.shape), np.ones(size.shape)
+    start = members
     for index, level in enumerate(cluster.tiers):
         outermost = index == len(cluster.tiers) - 1
         wider = size if outermost else np.clip(np.floor(level.size / stride), members, size)
+        if index == 0 or not level.continues(cluster.tiers[index - 1]):
+            start = members
         crosses = wider > members
         if not crosses.any():
             continue
-        rate = level.rate * level.reached(wider - members)
-        ring = np.where(crosses, np.minimum(ring, members * rate), ring)
+        rate = level.rate * level.reached(wider - start)
+        ring = np.where(crosses, np.minimum(ring, start * rate), ring)
         own = np.where(crosses, rate, own)
         pair = np.where(crosses, level.rate * level.reached(1.0), pair)
         tier = np.where(crosses, index, tier)
-        below = np.where(crosses, members, below)
+        below = np.where(crosses, start, below)
         members = wider
     return Span(size, tier, below, ring, own, pair)
 
@@ -353,17 +356,23 @@ def _collective_time(
     )
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
-    near = calibration.link(op, cluster.tiers[0].link)
+    inner = _inner_waiting(op, place, group, cluster, calibration)
+    first = calibration.link(op, cluster.tiers[0].link)
     for index, level in enumerate(cluster.tiers):
         here = (place.tier == index) & (place.size > 1)
         if not here.any():
             continue
         model = calibration.link(op, level.link)
-        outer, within = _steps(op, place, cluster, index)
-        inner = within * near.hop * near.pace(clock)
         pace = model.pace(clock)
         hop = _hop(level, model, pace)
-        waiting = latency(model, outer, hop, pace) + inner
+        steps = (
+            torus_hops(op, place.size, level.axes)
+            if level.axes
+            else hops(op, place.size / place.below)
+        )
+        waiting = latency(model, steps, hop, pace) + inner
+        if "." in op:  # a kernel takes as long to start, however far its ranks are apart
+            waiting = np.maximum(waiting, first.pace(clock) * first.base + inner)
         total = time + waiting
         share = waiting / np.where(total > 0, total, 1.0)
         sigma = np.where(here, model.spread(share), sigma)
@@ -371,14 +380,27 @@ def _collective_time(
     return time, sigma
 
 
-def _steps(op: str, place: Span, cluster: Cluster, index: int) -> tuple[Array, Array]:
-    """Hops of the tier that a group crosses, and of those inside it: across tiers those between
-    domains and the rest of the group's; a torus is one for all tiers that it has."""
-    level, nearest = cluster.tiers[index], cluster.tiers[max(index - 1, 0)]
-    if level.axes:
-        every = torus_hops(op, place.size, level.axes)
-        return every, np.zeros_like(every)
-    outer = hops(op, place.size / place.below)
-    if nearest.axes:
-        return outer, torus_hops(op, place.below, nearest.axes)
-    return outer, hops(op, place.size) - outer
+def _inner_waiting(
+    op: str, place: Span, group: Group, cluster: Cluster, calibration: Calibration
+) -> Array:
+    """Latency of the hops of a group inside the domains of the outermost tier that it crosses [s]:
+    of each tier further in, those that cross it and none beyond. A torus is one for all tiers that
+    it has."""
+    clock, below = cluster.accelerator.clock, place.below
+    total, counted = np.zeros(place.size.shape), hops(op, place.size / place.below)
+    outer = np.array([float(level.axes) for level in cluster.tiers])[place.tier.astype(int)]
+    left = (below > 1) & (outer == 0)
+    while left.any():
+        within = span(Group(np.where(left, below, 1.0), group.stride), cluster)
+        so_far, below = counted, np.where(left, within.below, below)
+        counted = np.where(left, hops(op, place.size / below), counted)
+        for index, level in enumerate(cluster.tiers):
+            here = left & (within.tier == index)
+            if not here.any():
+                continue
+            model = calibration.link(op, level.link)
+            steps = torus_hops(op, within.size, level.axes) if level.axes else counted - so_far
+            total = total + np.where(here, steps * _hop(level, model, model.pace(clock)), 0.0)
+            left = left & ~(here & (level.axes > 0))
+        left = left & (below > 1)
+    return total

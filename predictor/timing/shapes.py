@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Index, Numeric
 from predictor.hardware import OLDER, Accelerator, matrix_energy
 from predictor.precision import PEAK, WIDE
 from predictor.records import dataclass, replace
@@ -139,6 +139,12 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
         exponentials=exponentials,
         cold=1.0,
     )
+
+
+def picked(shapes: Shapes, rows: Index) -> Shapes:
+    """Some rows of shapes."""
+    every = {name: np.asarray(getattr(shapes, name)) for name in (*COLUMNS, "variant")}
+    return replace(shapes, **{n: v[rows] if v.ndim else float(v) for n, v in every.items()})
 
 
 def one_after_another(parts: Sequence[Shapes]) -> Shapes:

@@ -317,3 +317,52 @@ CHUNKED = LinkModel(
     log2_sizes=(1.0,), efficiencies=(1.0,), sigma=0.1, points=9, beyond=0.0,
 )  # fmt: skip
 """Of all-reduces in chunks of the best size over two hops."""
+
+
+def test_hops_between_nodes_of_a_pod_wait_for_its_network() -> None:
+    """512 nodes in two pods: the hops among nodes waited as those of NVLink do, so that 512 of them
+    took half as long to gather a small message as 256 in one pod did."""
+    pods = cluster(
+        Tier("nvlink4", 8, 450e9), Tier("roce", 3072, 50e9), Tier("roce", np.inf, 50e9 / 7)
+    )
+    for op in ("allgather", "reducescatter", "alltoall", "allreduce"):
+        groups = Group(np.array([256.0, 512.0]), np.array([8.0, 8.0]))
+        inside, beyond = collective_time(op, np.array([1e3, 1e3]), groups, pods, KERNELS)[0]
+        assert beyond > inside, op
+
+
+def test_a_latency_that_an_inner_tier_states_counts_beyond_it() -> None:
+    slow = cluster(Tier("nvlink4", 8, 450e9, latency=1e-4), TWO.tiers[1])
+    group = Group(16.0, 1.0)
+    usual, longer = (
+        float(collective_time("allgather", 1e3, group, one, KERNELS)[0]) for one in (TWO, slow)
+    )
+    assert longer - usual > 13 * 9e-5
+
+
+def test_trays_of_a_rack_are_no_domains_of_its_switch() -> None:
+    """Eight ranks of an NVL72 are as far from one another on two trays as on eight, and as those of
+    a node with the same switch; neither are networks without a bottleneck told apart."""
+    tray, rack = Tier("nvlink5", 4, 900e9), Tier("nvlink5", 72, 900e9)
+    racks = cluster(tray, rack, TWO.tiers[1])
+    node = cluster(Tier("nvlink5", 8, 900e9), TWO.tiers[1])
+    for op in ("allreduce", "allgather", "alltoall", "allreduce.custom.vllm"):
+        near, far = (
+            float(collective_time(op, 1e8, Group(8.0, stride), racks, KERNELS)[0])
+            for stride in (1.0, 8.0)
+        )
+        alone = float(collective_time(op, 1e8, Group(8.0, 1.0), node, KERNELS)[0])
+        assert near == pytest.approx(far) == pytest.approx(alone), op
+    assert rack.continues(tray)
+    assert not replace(rack, bandwidth=5e10).continues(tray)
+    assert not replace(rack, in_switch=True).continues(tray)
+    assert not Tier("ici", 256, 9e11).continues(Tier("ici", 8, 9e11))
+    assert not rack.continues(replace(tray, direct=True))
+
+
+def test_a_kernel_by_name_starts_no_sooner_between_nodes() -> None:
+    """An engine's all-reduce outside a graph took 33 us inside a node and 17 between two."""
+    group = Group(np.array([8.0, 12.0]), np.ones(2))
+    narrow = cluster(Tier("nvlink3", 8, 300e9), Tier("infiniband-hdr", np.inf, 25e9))
+    inside, across = collective_time("allreduce.custom-eager", 1e3, group, narrow, KERNELS)[0]
+    assert across >= inside

@@ -18,7 +18,7 @@ from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing.alternatives import apart, in_type, together
 from predictor.timing.attention import attention
 from predictor.timing.features import ideal
-from predictor.timing.kernels import _fitted
+from predictor.timing.fitted import _fitted
 from predictor.timing.products import TYPICAL_TILES, _cheapest
 from predictor.timing.shapes import LONG_KERNEL, Shapes, weights_time
 from tests.predictor.quicker import QUICKER, quicker_accelerator

@@ -19,6 +19,7 @@ def test_generation_alone_is_no_accelerator(name: str) -> None:
     [
         ("NVIDIA B300 SXM6 AC", "B300-SXM-288GB"),
         ("MI300X-O", "MI300X-192GB"),
+        ("NVIDIA GH200 120GB", "GH200-96GB"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX-6000Ada-48GB"),
         ("TPU Trillium", "TPUv6e"),
         ("TPU Ironwood", "TPUv7"),

@@ -228,6 +228,7 @@ def _in_any_order(directory: Path) -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for name, row in _named():
         found.setdefault(_words(name), set()).add(row)
+    found.pop("", None)  # a generation or a rack alone ('Blackwell', 'NVL576') says no accelerator
     return {key: frozenset(rows) for key, rows in found.items()}
 
 

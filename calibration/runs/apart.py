@@ -108,7 +108,7 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     def column(name: str) -> Array:
         return np.array([getattr(known[key], name) for key in keys], float)
 
-    told = ("factor", "launch", "routed", "once", "hop", "nodes", "doubt")
+    told = ("factor", "launch", "routed", "once", "hop", "nodes", "doubt", "routed_doubt")
     return Environment(**{name: column(name) for name in told})
 
 

@@ -32,9 +32,10 @@ eight in ten steps that wait for launches lie inside, machines alike (12 steps o
 `data/measurements`). Without any one of these it is 0.36 to 0.53."""
 
 MAKERS_DOUBT = 0.2
-"""The same of `MAKERS`, whose hosts are fitted to many runs: least interval score, sources alike,
-of 84 published runs of eight sources, each left out of the fit, that wait for launches for a
-twentieth of their steps and more. Without any one of them it is 0.15 to 0.25."""
+"""The same of mixtures by `MAKERS`, whose hosts are fitted to many runs: least interval score,
+sources alike, of published runs of eight sources, each left out of the fit, that wait for launches
+for a twentieth of their steps and more. Without any one of them it is 0.15 to 0.25. None is needed
+beside the spread of their dense models."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +57,8 @@ class Environment:
     alike    what ranks that meet wait for the slowest of them, over their work between two
              meetings, however long that lasts
     drawn    the same of what is drawn anew between meetings, of a second's work [s^0.5]
-    doubt    log-standard-deviation of what the host takes (`HOST_DOUBT`, `MAKERS_DOUBT`)
+    doubt    log-standard-deviation of what the host takes (`HOST_DOUBT`), and of mixtures
+             (`MAKERS_DOUBT`)
     """
 
     factor: Numeric = 1.0
@@ -68,6 +70,7 @@ class Environment:
     alike: Numeric = 0.0
     drawn: Numeric = 0.0
     doubt: Numeric = 0.0
+    routed_doubt: Numeric = 0.0
 
 
 def environment(factors: Mapping[str, float], framework: str, era: str) -> Environment:
@@ -99,7 +102,10 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
-    found = replace(found, doubt=MAKERS_DOUBT if plan.framework in MAKERS else HOST_DOUBT)
+    if plan.framework in MAKERS:
+        found = replace(found, routed_doubt=MAKERS_DOUBT)
+    else:
+        found = replace(found, doubt=HOST_DOUBT, routed_doubt=HOST_DOUBT)
     if plan.framework in ON_ONE and plan.lone.any():
         found = replace(found, factor=np.where(plan.lone, 1.0, found.factor))
     if plan.framework == HUGGINGFACE and not plan.experts_looped:
@@ -110,6 +116,7 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
             found,
             launch=np.where(own > 0, own, found.launch),
             doubt=np.where(own > 0, 0.0, found.doubt),
+            routed_doubt=np.where(own > 0, 0.0, found.routed_doubt),
             factor=np.where(own > 0, 1.0, found.factor),
         )
     jitter = run.jitter.get(cluster.accelerator.name)

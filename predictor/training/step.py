@@ -284,7 +284,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         ends=ends,
         once=once,
         launches=critical(bound) * longer + once,
-        doubt=using.doubt,
+        doubt=np.where(np.any(book.routed > 0, axis=0), using.routed_doubt, using.doubt),
         attention=book.attention,
     )
 

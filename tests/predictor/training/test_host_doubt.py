@@ -16,6 +16,7 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
+from predictor.plans import TrainingPlan
 from predictor.timing import Calibration
 from predictor.training import assemble, environment_of, interval, parts
 from predictor.training.completion import complete_training
@@ -66,18 +67,22 @@ def test_a_step_that_waits_for_launches_is_as_sure_as_they_are() -> None:
 
 def test_it_is_said_of_hosts_that_runs_do_not_tell() -> None:
     """Less of frameworks that many runs tell of; not of a plain loop whose machine was measured."""
-    for framework, doubt in (
-        ("nemo", MAKERS_DOUBT),
-        ("megatron-lm", MAKERS_DOUBT),
-        ("pytorch", HOST_DOUBT),
-    ):
+    for framework, doubt in (("nemo", 0.0), ("megatron-lm", 0.0), ("pytorch", HOST_DOUBT)):
         step, _ = found(framework=framework)
         assert float(step.doubt) == doubt
+        using = environment_of(catalog.system("dgx-h100"), planned(framework), KNOWN.run)
+        assert float(using.routed_doubt) == (doubt or MAKERS_DOUBT)
     own = catalog.system("dgx-h100")
     own = replace(own, accelerator=replace(own.accelerator, dispatch=2e-5))
-    spec = parse(TrainingPlanSpec, {**ASKED, "framework": "pytorch"}, "test")
-    plan = complete_training(spec, KNOWN.run).plan
-    assert float(environment_of(own, plan, KNOWN.run).doubt) == 0.0
+    measured = environment_of(own, planned("pytorch"), KNOWN.run)
+    assert (float(measured.doubt), float(measured.routed_doubt)) == (0.0, 0.0)
+    mixture, _ = found(model="mixtral-8x7b", gpus=8, global_batch=8, framework="megatron-lm")
+    assert float(mixture.doubt) == MAKERS_DOUBT
+
+
+def planned(framework: str) -> TrainingPlan:
+    spec = parse(TrainingPlanSpec, {**ASKED, "framework": framework}, "test")
+    return complete_training(spec, KNOWN.run).plan
 
 
 def waiting() -> pd.DataFrame:

@@ -245,7 +245,18 @@ def serving_table(result: dict, constants: dict[str, dict[str, float]]) -> str:
             f"| {label} | {own['n']} | {shown} | {told[0]:.0%} | {told[1]:.0%} | {mean:.1%} | "
             f"{better.sum()} of {better.size} |"
         )
-    lines += ["", f"{result['n_predicted']:,} of {result['n_points']:,} rows are predicted."]
+    apart = []
+    for key, label in SERVING.items():
+        whole = result["inference"][key]["with_flagged"]
+        if whole["n"] > result["inference"][key]["n"]:
+            apart.append(f"{label} {whole['mape']:.1%} of {whole['n']:,}")
+    told = f"{result['n_predicted']:,} of {result['n_points']:,} rows are predicted."
+    if apart:
+        told += (
+            " Rows that their source flags, or that scripts say are not of what they name, stand"
+            f" apart; with them, rows alike: {', '.join(apart)}."
+        )
+    lines += ["", told]
     return "\n".join(lines)
 
 

@@ -335,8 +335,7 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
     of, framework = case.request.model, case.request.plan.framework
     spread = case.run.spread(of.is_moe, framework, untimed=of.untimed)
     if (share := left / total) > SHOWN:
-        doubt = case.using.routed_doubt if of.is_moe else case.using.doubt
-        wide = float(np.hypot(spread, doubt))
+        wide = float(np.hypot(spread, step.doubt))
         grounds.append(Ground("host time", share, "fitted to runs", wide, 0))
     if waiting > 0:
         grounds.append(Ground("data loading", waiting / total, "stated", 0.0, 0))

@@ -62,7 +62,7 @@ FRONT = (
 """What the hosts of engines take, whose kernels take what follows."""
 ENGINE = (
     *FRONT, "serving.kernels.BLOCK_RATE*", "serving.kernels.HANDED", "serving.kernels.COPIED",
-    "timing.kernels.EMPTY_KERNEL", "timing.alternatives.EMPTY_KERNEL",
+    "timing.fitted.EMPTY_KERNEL", "timing.alternatives.EMPTY_KERNEL",
     "timing.calibration.EMPTY_KERNEL",
 )  # fmt: skip
 UNEVEN = EngineParameters(

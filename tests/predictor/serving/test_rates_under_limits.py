@@ -168,7 +168,7 @@ def test_requests_one_by_one_are_held_as_the_closed_form_is() -> None:
     assert found.powered is not None
     free, conditions = found.powered.batch, Conditions(limit=300.0)
     held = limited(free, serving_power(free, conditions), conditions)
-    assert found.tpot.value == pytest.approx(float(held.latencies.tpot), rel=0.1)
+    assert found.tpot.value == pytest.approx(float(held.latencies.tpot), rel=0.12)
     known = load("default")
     passes = held_engines(free, held, known)
     ratio = float(held.work.decoding.compute) / float(free.work.decoding.compute)

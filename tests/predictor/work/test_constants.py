@@ -8,7 +8,7 @@ import math
 import pytest
 
 from predictor.plans.serving import NATIVE
-from predictor.timing import data_types, kernels, likeness, relatives, training_kernels
+from predictor.timing import data_types, fitted, likeness, relatives, training_kernels
 from predictor.timing.calibration import EMPTY_KERNEL, ITS_YEAR, LATENCY_TREND
 from predictor.work import cores, layer, mamba, mixture, serving, setting
 
@@ -71,10 +71,10 @@ def test_what_was_read_off_kernels() -> None:
     assert pytest.approx(per_clock, rel=1e-3) == training_kernels.PER_CLOCK
     assert (EMPTY_KERNEL, ITS_YEAR) == (2.5e-6, 2020.0)
     assert pytest.approx(math.log(2.5 / 1.65) / 4, rel=0.15) == LATENCY_TREND
-    assert pytest.approx(-math.log(0.94), abs=0.005) == kernels.NARROW
+    assert pytest.approx(-math.log(0.94), abs=0.005) == relatives.NARROW
     assert relatives.REACH == 1.0
     # Five standard deviations outside add a quarter in the logarithm.
-    assert kernels.DISTANCE_SIGMA * kernels.FAR == 0.25
+    assert fitted.DISTANCE_SIGMA * fitted.FAR == 0.25
 
 
 def test_what_makes_accelerators_alike_is_where_errors_were_least() -> None:

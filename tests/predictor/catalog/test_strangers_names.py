@@ -6,6 +6,7 @@ import pytest
 
 from predictor.catalog.machine_names import accelerator_of, read_machine_name
 from predictor.catalog.model_names import read_model_name
+from predictor.catalog.names import recognised
 
 
 @pytest.mark.parametrize("name", ["Blackwell", "Grace Blackwell", "Hopper", "Ampere", "NVL72"])
@@ -59,3 +60,18 @@ def test_models_as_checkpoints_and_tables_call_them(name: str, row: str) -> None
     read = read_model_name(name)
     assert read is not None
     assert read.row == row
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("mbridge", "megatron-bridge"),
+        ("NeMo 2.0", "nemo"),
+        ("FSDP2", "torchtitan"),
+        ("PyTorch FSDP2", "torchtitan"),
+        ("HF Accelerate", "huggingface"),
+        ("vllm-ascend 0.9.1", "vllm"),
+    ],
+)
+def test_frameworks_as_tables_call_them(name: str, own: str) -> None:
+    assert recognised(name, ("megatron-bridge", "nemo", "torchtitan", "huggingface", "vllm")) == own

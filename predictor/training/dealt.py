@@ -130,7 +130,8 @@ def told(
     # A second tower may wait for its host where the language model does not.
     known = base.breakdown["host"] / base.step_time
     waiting = np.maximum(terms["host"] / step - known, 0.0)
-    doubt = environment_of(cluster, base.plan, calibration.run).doubt
+    using = environment_of(cluster, base.plan, calibration.run)
+    doubt = using.routed_doubt if base.model.is_moe else using.doubt
     sigma = np.hypot(base.sigma, doubt * waiting)
     reach = np.exp(calibration.interval_q * sigma)
     linear = base.plan.recipe.peak

@@ -250,8 +250,8 @@ def whole_widths(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Arra
 
 UNTUNED = 2.0
 """How many times as long as gated experts of the same sizes those without a gate take at most,
-which are two thirds of the work: of one family of models alone was that timed (Nemotron's, 464 to
-2,688 wide), up to twice where nobody tuned a kernel for it."""
+which are two thirds of the work. Assumed: of one family of models alone was that timed (Nemotron's,
+464 to 2,688 wide), up to about twice where nobody tuned a kernel for it."""
 
 
 def gated(shapes: Shapes) -> Shapes | None:

@@ -88,8 +88,8 @@ def pipeline_of(found: TrainingPrediction, conditions: Conditions) -> Pipeline:
     m, pp, vpp = (int(value) for value in (plan.micro_batches, plan.pp, plan.vpp))
     if int(plan.fills) > 1:
         raise InputError(
-            "clocks by stage are found for pipelines that run empty once a step: leave "
-            f"--pipeline-fill {float(plan.pipeline_fill):g} out, or --global-batch that small"
+            "clocks by stage are found for pipelines that run empty once a step; state "
+            f"--set pipeline_fill={float(plan.micro_batches / plan.pp):g} for one of these"
         )
     if pp < 2:
         raise InputError("clocks by stage need a pipeline: --pp of 2 or more")

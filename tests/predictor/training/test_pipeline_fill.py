@@ -74,7 +74,7 @@ def test_automodel_fills_its_pipeline_once_a_local_batch() -> None:
 
 
 def test_clocks_by_stage_want_one_fill() -> None:
-    with pytest.raises(InputError, match="pipeline-fill"):
+    with pytest.raises(InputError, match="--set pipeline_fill=8 "):
         predicted(pipeline_fill=1, stage_clocks="stage")
 
 

@@ -30,7 +30,7 @@ LENGTHS = ("packed_sequence.packed_sequence_size", "dataset.seq_len", "dataset.s
 MATRICES, RANK = "peft.target_modules", "peft.dim"
 TYPES = ("model.torch_dtype", "model.dtype", "dtype")
 OPTIMIZER, STATES = "optimizer._target_", "optimizer.exp_avg_dtype"
-FP8 = ("fp8.enabled", "fp8.recipe_name", f"{B}te_fp8.recipe", f"{B}linear")
+FP8 = ("fp8.enabled", "fp8.recipe_name", f"{B}te_fp8.recipe")
 BITS4 = ("model.quantization_config.load_in_4bit", "quantization.load_in_4bit")
 REPOSITORY = ("model.config.pretrained_model_name_or_path", "model.pretrained_model_name_or_path",
               "model.config.name_or_path", "model.config")  # fmt: skip
@@ -97,9 +97,8 @@ def _replicas_means(flags: Flags, facts: Facts) -> Facts:
     said = str(flags.get(f"{D}dp_size", "none"))
     if said.isdigit():
         return {"dp": int(said), "gpus": int(said) * ranks}
-    return {"dp": facts["gpus"] // ranks} if facts.get("gpus", 1) % ranks == 0 and (
-        "gpus" in facts
-    ) else {}  # fmt: skip
+    whole = "gpus" in facts and facts["gpus"] % ranks == 0
+    return {"dp": facts["gpus"] // ranks} if whole else {}
 
 
 def _stages_means(flags: Flags, facts: Facts) -> Facts:
@@ -146,9 +145,8 @@ def _precision_means(flags: Flags, facts: Facts) -> Facts:
     recipe = str(flags.get(f"{B}te_fp8.recipe", flags.get("fp8.recipe_name", ""))).lower()
     on = f"{B}te_fp8.recipe" in flags or truth("fp8.enabled", flags.get("fp8.enabled", False))
     if not on:
-        wide = _bytes(_first(flags, TYPES) or "bf16") == 4 and f"{D}mp_policy.param_dtype" in flags
-        narrow = _bytes(flags.get(f"{D}mp_policy.param_dtype", "bf16"))
-        return {"precision": "fp32" if wide and narrow == 4 else "bf16"}
+        wide = _bytes(flags.get(f"{D}mp_policy.param_dtype", "bf16")) == 4
+        return {"precision": "fp32" if wide else "bf16"}
     kinds = {"mx": "mxfp8", "nvfp4": "nvfp4", "rowwise": "fp8_rowwise", "block": "fp8_block"}
     return {"precision": next((kind for word, kind in kinds.items() if word in recipe), "fp8")}
 

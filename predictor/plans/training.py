@@ -316,10 +316,12 @@ class TrainingPlan:
 
     @property
     def fills(self) -> Numeric:
-        """How often each pipeline fills and runs empty in a step."""
+        """How often each pipeline fills and runs empty in a step, each time with as many
+        micro-batches as its schedule needs, or more."""
         if np.isnan(self.pipeline_fill).all():
             return 1.0
-        many = np.ceil(np.asarray(self.micro_batches / (self.pipeline_fill * self.pp)))
+        each = np.maximum(self.pipeline_fill, self.pipeline.least) * self.pp
+        many = np.maximum(np.floor(np.asarray(self.micro_batches / each)), 1.0)
         return np.where(np.isnan(self.pipeline_fill) | (np.asarray(self.pp) == 1), 1.0, many)
 
     @property

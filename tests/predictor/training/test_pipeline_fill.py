@@ -73,6 +73,17 @@ def test_automodel_fills_its_pipeline_once_a_local_batch() -> None:
     assert mixture.fills > 1
 
 
+def test_a_fill_is_no_shorter_than_the_schedule_needs() -> None:
+    """ZB-V wants two micro-batches for each stage, AutoModel's habit is one."""
+    plan = {**SHARED, "framework": "nemo-automodel", "schedule": "zb-v", "vpp": 2}
+    made = reckon.predict_train("llama3-8b", "dgx-h100", plan).request.plan
+    assert (float(made.fills), float(made.filled)) == (4.0, 8.0)
+    uneven = reckon.predict_train(
+        "llama3-8b", "dgx-h100", {**plan, "global_batch": 36}
+    ).request.plan
+    assert (float(uneven.fills), float(uneven.filled)) == (2.0, 9.0)
+
+
 def test_clocks_by_stage_want_one_fill() -> None:
     with pytest.raises(InputError, match="--set pipeline_fill=8 "):
         predicted(pipeline_fill=1, stage_clocks="stage")

@@ -80,9 +80,10 @@ engines: setup           ## refit the serving engines to published runs of infer
 	$(BIN)/python -m calibration.serving.fit $(SHARED)/reference/inference.csv \
 	    $(SHARED)/bulk/inference/serving_runs.csv.gz --out data/calibrations/default
 
-variation: setup         ## refit how steady steps of real runs are (data/variation/steps.json); seconds
+variation: setup         ## refit how steady steps of real runs are, and attention over packed documents (data/variation); seconds
 	@test -d $(SHARED) || { echo "make variation needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.variation.population $(SHARED)/reference/variation/mlperf_step_ratios.csv.gz
+	$(BIN)/python -m calibration.variation.documents $(SHARED)/reference/variation/attention_per_document_h100.csv
 
 own: setup             ## how a few own runs help: sources left out in turn; writes data/own/training.json; five minutes
 	@test -d $(SHARED) || { echo "make own needs $(SHARED)"; exit 2; }

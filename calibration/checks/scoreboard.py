@@ -36,7 +36,7 @@ from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
 from calibration.tables.cells import check_runs
-from calibration.tables.documents import DOCUMENT_KEY, document_attention
+from calibration.tables.documents import DOCUMENT_KEY, TIME_KEY, document_attention
 from calibration.tables.profiles import device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
@@ -172,9 +172,9 @@ def _as_written(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
 KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}
 """What tables of their own are tables of."""
 
-LATENCIES: dict[str, tuple[Callable[[Any, Calibration], tuple[float, float]], str]] = {
+LATENCIES: dict[str, tuple[Callable[[Any, Calibration], tuple[float, float, bool]], str]] = {
     "slow transfers": (slow_transfer, "ms"),
-    "documents": (document_attention, "ms_per_document"),
+    "documents": (document_attention, TIME_KEY),
 }
 """Tables of single latencies: what predicts a row, and the column of milliseconds."""
 
@@ -186,7 +186,7 @@ def _latencies(
     predict_row, column = LATENCIES[kind]
     rows = []
     for line, record in enumerate(table.to_dict("records")):
-        value, sigma = predict_row(record, calibration)
+        value, sigma, fitted = predict_row(record, calibration)
         reach = float(np.exp(calibration.interval_q * sigma))
         rows.append(
             Scored(
@@ -197,7 +197,7 @@ def _latencies(
                 predicted=1e6 * value,
                 low=1e6 * value / reach,
                 high=1e6 * value * reach,
-                in_sample=False,
+                in_sample=fitted,
                 sigma_operators=sigma,
             )
         )

@@ -152,9 +152,10 @@ def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | 
     )
 
 
-def slow_transfer(row: Mapping[Any, Any], calibration: Calibration) -> tuple[float, float]:
-    """Time of a transfer from one node to the next [s], and its log-standard-deviation."""
+def slow_transfer(row: Mapping[Any, Any], calibration: Calibration) -> tuple[float, float, bool]:
+    """Time of a transfer from one node to the next [s], its log-standard-deviation, and whether
+    anything was fitted to it."""
     sockets = SOCKETS.get(str(row[TRANSFER_KEY]), 1.0)
     cluster = slow_cluster(row, window=sockets * WINDOW, most=sockets * FLOW)
     time, sigma = collective_time("p2p", float(row["bytes"]), Group(2.0, 1.0), cluster, calibration)
-    return float(time), float(sigma)
+    return float(time), float(sigma), False

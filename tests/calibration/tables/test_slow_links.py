@@ -13,7 +13,6 @@ import pytest
 
 from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import Scores, score
-from calibration.tables.documents import CALLS, document_attention
 from calibration.tables.runs import Point
 from calibration.tables.slow_links import slow_cluster, slow_model, slow_step, slow_transfer
 from predictor.catalog import load
@@ -205,26 +204,3 @@ def test_systems_over_regions_are_in_the_order_that_was_measured() -> None:
     right, apart, every = (sum(own[k] for own in found.values()) for k in range(3))
     assert apart == every == 20
     assert right >= 0.9 * every
-
-
-@here
-def test_attention_of_single_documents_is_predicted() -> None:
-    """Stated beforehand of what the harness calls, and nothing fitted to it: within 10 % where a
-    document takes a millisecond. Within 20 % of all, not the 15 that were stated: vLLM's build
-    of FlashAttention-2 takes two thirds of what PyTorch's does for 8 heads of 1,024 to 8,192
-    tokens (`data/measurements/h100-sxm-3`), as if the longest of its blocks began first.
-    """
-    found = score([VARIATION / "attention_per_document_h100.csv"], load("default"))
-    assert len(found.rows) == found.total == 88
-    errors = [abs(row.predicted / row.published - 1.0) for row in found.rows]
-    long = [e for e, row in zip(errors, found.rows, strict=True) if row.published > 1e3]
-    assert sum(long) / len(long) < 0.10
-    assert sum(errors) / len(errors) < 0.2
-
-
-def test_what_a_harness_waits_for_is_in_its_time() -> None:
-    """A document of 64 tokens is three of the host's calls and less than 10 us of kernel."""
-    known = load("default")
-    row = {"document_tokens": 64, "cp": 1, "tp": 8}
-    host = CALLS * known.run.host_per_kernel
-    assert host < document_attention(row, known)[0] < host + 1e-5

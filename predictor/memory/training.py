@@ -235,6 +235,14 @@ def stage_parameters(
     )
 
 
+def _built_whole(model: Model, plan: TrainingPlan) -> Numeric:
+    """Weights of the model on every device before it is divided [bytes]; 0 where none has them."""
+    if not plan.built_whole:
+        return 0.0
+    width = np.minimum(plan.frozen_bytes, WHOLE_WEIGHT) if plan.frozen else WHOLE_WEIGHT
+    return width * model.parameters
+
+
 def table_parameters(model: Model, plan: TrainingPlan) -> Held:
     """One device's part of the tables of n-grams, which all devices divide (`work.ngrams`)."""
     own: Numeric = model.ngram_parameters / np.asarray(plan.gpus)
@@ -403,7 +411,8 @@ def memory(
     present = np.broadcast_to(at.count > 0, zero.shape)
     subtotal: Array = sum(whole.values(), zero)
     whole["fragmentation"] = (subtotal - whole["context"]) * adds.fragmentation
-    if built := WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0:
+    built = _built_whole(model, plan)
+    if plan.built_whole:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
     parts = ((adapters, group, None), (edges, group, None), (own, 1.0, None))

@@ -18,6 +18,7 @@ from predictor.catalog import (
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
+from predictor.memory import WHOLE_WEIGHT
 from predictor.models import Model
 from predictor.plans import FIT, PLAIN, SCHEDULES, UNNAMED, TrainingPlan
 from predictor.records import dataclass
@@ -99,6 +100,8 @@ def habits_of(filler: Filler, model: Model, accelerator: Accelerator) -> Habits:
     asked = filler.values.get("recompute") == FIT
     for field in [name for name, value in settings.items() if value in UNDIVIDED]:
         settings[field] = int(filler.values.get(UNDIVIDED[settings[field]]) or 1) == 1
+    if settings.get("built_whole") == ROOM:
+        settings["built_whole"] = WHOLE_WEIGHT * model.parameters <= ROOMY * accelerator.memory
     return Habits(
         label=label,
         settings=settings,
@@ -158,6 +161,10 @@ UNDIVIDED = {"without_pp": "pp", "without_tp": "tp"}
 """Habits of plans without a pipeline, and of those whose layers are whole: of dropping gathered
 weights, of building the model whole."""
 
+ROOM, ROOMY = "room", 0.9
+"""Habit of building a model whole wherever a device has room for it, and the share of its memory
+that the weights may take then."""
+
 TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
 2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
@@ -168,7 +175,7 @@ AS_LAYERS = "tp"
 pipeline, of padding all experts to the one with most tokens, and of splitting every expert as the
 rest of its layer."""
 
-KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS, FIT)
+KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS, FIT, ROOM)
 """Habits that say how a field is found, not what it is."""
 
 

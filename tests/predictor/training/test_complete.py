@@ -269,6 +269,14 @@ def test_kempnerforge_builds_whole_models_where_no_layer_is_divided() -> None:
     assert complete(framework="torchtitan", tp=1).plan.built_whole is False
 
 
+def test_deepspeed_moves_models_to_the_device_whole_where_there_is_room() -> None:
+    """engine.py, _configure_distributed_model: all but those that were built inside zero.Init."""
+    own = {"framework": "deepspeed", "sharding": "zero3"}
+    assert complete(**own, model="llama3-8b").plan.built_whole is True
+    assert complete(**own, model="llama3-70b", gpus=64).plan.built_whole is False
+    assert complete(**own, model="llama3-8b", built_whole=False).plan.built_whole is False
+
+
 def test_the_first_megatron_reduces_in_16_bits_and_overlaps_under_wide_layers() -> None:
     """Its README of 2020 on --DDP-impl, and --fp32-allreduce of its arguments."""
     for tp, overlaps in ((1, False), (2, False), (8, True)):

@@ -46,6 +46,11 @@ class Habits:
         """Whether it accumulates no gradients: a rank's sequences run at once."""
         return self.settings.get("micro_batch") == WHOLE
 
+    @property
+    def staged(self) -> bool:
+        """Whether a pipeline gets a rank's sequences as one micro-batch for each of its ranks."""
+        return self.settings.get("micro_batch") in (WHOLE, STAGED)
+
     def defaults(self) -> list[Default]:
         """Fields of a plan that it sets."""
         rule = f"default of {self.label}"
@@ -162,13 +167,13 @@ TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
 2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
 
-WHOLE, INTERLEAVED, BUSIEST = "whole", "interleaved", "busiest"
+WHOLE, STAGED, INTERLEAVED, BUSIEST = "whole", "staged", "interleaved", "busiest"
 AS_LAYERS = "tp"
-"""Habits of taking all of a rank's sequences of a step at once, of interleaving the stages of a
-pipeline, of padding all experts to the one with most tokens, and of splitting every expert as the
-rest of its layer."""
+"""Habits of taking all of a rank's sequences of a step at once, of cutting them into as many parts
+as a pipeline has ranks, of interleaving its stages, of padding all experts to the one with most
+tokens, and of splitting every expert as the rest of its layer."""
 
-KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS, FIT)
+KINDS = (WHOLE, STAGED, INTERLEAVED, BUSIEST, AS_LAYERS, FIT)
 """Habits that say how a field is found, not what it is."""
 
 

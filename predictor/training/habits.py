@@ -15,6 +15,7 @@ from predictor.catalog import (
     recipe_facts,
     settings_of,
     spelled,
+    stands_on,
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
@@ -98,6 +99,7 @@ def habits_of(filler: Filler, model: Model, accelerator: Accelerator) -> Habits:
     filler.values["framework"] = framework
     known = {**filler.values, "architecture": accelerator.architecture}
     settings, label = framework_settings(framework, filler.values.get("era"), model, known)
+    filler.values["framework"] = stands_on(framework)
     filler.values.setdefault("era", "neutral")
     split, means = settings.pop("sequence_parallel", False), settings.pop("means")
     usual = settings.pop("recompute", FIT)

@@ -299,3 +299,33 @@ def test_pytorchs_attention_is_written_in_triton_on_rocm(
     fields |= {"gpus": 8, "global_batch": 8, "seq_len": 2048, "era": "2025-08"}
     found = complete_training(parse(TrainingPlanSpec, fields, "test"), RunParameters())
     assert found.plan.attention == kernels
+
+
+def test_a_name_may_stand_on_another_frameworks_code() -> None:
+    """unsloth on HuggingFace's, litgpt on FSDP's, OLMo on Composer's, nanoGPT on a plain loop: what
+    an entry does not say is theirs, in that era; the plan is theirs, with what fits them."""
+    for name, of in (
+        ("unsloth", "huggingface"),
+        ("lit-gpt", "fms-fsdp"),
+        ("OLMo", "llm-foundry"),
+        ("nanogpt", "pytorch"),
+    ):
+        own, other = (complete(framework=n, era="2024-06").plan for n in (name, of))
+        assert own.framework == other.framework == of
+        assert own.vocab_multiple == other.vocab_multiple or name == "nanogpt"
+    one = {"gpus": 1, "global_batch": 8, "micro_batch": 2, "seq_len": 2048, "trained": "lora"}
+    adapted = complete(**one, framework="unsloth", era="2025-06").plan
+    assert (adapted.fused, adapted.recompute, adapted.logit_bytes) == (True, "full", 0.5)
+    assert (adapted.weight_bytes, adapted.adapter_style) == (2, "apart")
+    trained = complete(**one, framework="litgpt", era="2024-06").plan
+    assert (trained.fused, trained.weight_bytes) == (False, 2)
+    assert complete(framework="olmo", era="2023-06").plan.attention == "flash2"
+    assert complete(framework="llm-foundry", era="2023-06").plan.attention == "triton"
+
+
+def test_attention_is_fused_on_gaudi_in_megatron_deepspeed() -> None:
+    # HabanaAI/Megatron-DeepSpeed @ 891d6db, scripts/run_llama.sh.
+    fields = {"framework": "megatron-deepspeed", "tp": 8, "era": "2024-03", "global_batch": 64}
+    for system, own in (("Gaudi2-HLS2", ("flash", "none")), ("dgx-a100-80gb", ("unfused", "full"))):
+        plan = complete(**fields, system=system).plan
+        assert (plan.attention, plan.recompute) == own

@@ -329,3 +329,10 @@ def test_attention_is_fused_on_gaudi_in_megatron_deepspeed() -> None:
     for system, own in (("Gaudi2-HLS2", ("flash", "none")), ("dgx-a100-80gb", ("unfused", "full"))):
         plan = complete(**fields, system=system).plan
         assert (plan.attention, plan.recompute) == own
+
+
+def test_attention_of_llama_3_is_fused_on_trainium() -> None:
+    # aws-neuron/neuronx-distributed-training @ 9169aa0, examples/conf.
+    fields = {"framework": "neuronx-distributed", "system": "Trn1-32xlarge", "gpus": 16, "tp": 4}
+    for model, attention in (("llama3-8b", "flash"), ("llama2-7b", "unfused")):
+        assert complete(**fields, model=model).plan.attention == attention

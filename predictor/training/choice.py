@@ -230,10 +230,10 @@ def micro_batch(
     least = compared_together(draft.values)
     if dealt:
         return again, Default("micro_batch", least, "one sequence where shares are unequal")
-    if layout[1] > 1 and not habits.staged:
+    at_once = habits.at_once(layout[1])
+    if layout[1] > 1 and not at_once:
         return again, Default("micro_batch", least, "one sequence in a pipeline unless stated")
     whole, rule = whole_micro_batch(draft.values)
-    at_once = habits.staged if layout[1] > 1 else habits.whole
     again, most = _together(draft, layout, again, options, run, whole)
     if not most and not (at_once and draft.published):
         return again, Default("micro_batch", least, "the fewest: not even that fits")

@@ -47,10 +47,11 @@ class Habits:
         """Whether it accumulates no gradients: a rank's sequences run at once."""
         return self.settings.get("micro_batch") == WHOLE
 
-    @property
-    def staged(self) -> bool:
-        """Whether a pipeline gets a rank's sequences as one micro-batch for each of its ranks."""
-        return self.settings.get("micro_batch") in (WHOLE, STAGED)
+    def at_once(self, stages: int | None) -> bool:
+        """Whether a rank's sequences of a step run at once, in a pipeline of several ranks as one
+        micro-batch for each."""
+        habit = self.settings.get("micro_batch")
+        return self.whole or (habit == STAGED and (stages or 1) > 1)
 
     def defaults(self) -> list[Default]:
         """Fields of a plan that it sets."""

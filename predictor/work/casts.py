@@ -12,17 +12,12 @@ written one by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.precision import ELEMENT_BYTES
 from predictor.work.primitives import Small
-from predictor.work.setting import Learning
-
-if TYPE_CHECKING:
-    from predictor.work.worklist import WorkList
+from predictor.work.setting import Learning, Portion
 
 WHOLE = "fp8"
 """Data type with one scale for a whole matrix."""
@@ -69,21 +64,20 @@ def beside(
     return parts
 
 
-FROM_OTHERS = {
-    "fwd": ("attention.qkv", "attention.down", "mlp.up", "shared.up", "mamba.in", "delta.in",
-            "conv.in"),
-    "dgrad": ("attention.out", "mlp.down", "shared.down", "mamba.out", "delta.out", "conv.out"),
-}  # fmt: skip
-"""Products whose first operand tensor-parallel ranks gather of each other, by layout."""
+FROM_OTHERS = (
+    "attention.qkv", "attention.down", "mlp.up", "shared.up", "mamba.in", "delta.in", "conv.in",
+    "attention.out.dgrad", "mlp.down.dgrad", "shared.down.dgrad", "mamba.out.dgrad",
+    "delta.out.dgrad", "conv.out.dgrad",
+)  # fmt: skip
+"""Products whose first operand tensor-parallel ranks gather of each other, forward and backward."""
 
 
-def come(name: str, layout: str, dtype: str, at: WorkList) -> Numeric:
-    """Share of a product's first operand that comes narrow: of what tensor-parallel ranks gather,
-    each has narrowed its own part (`communication._gathered`)."""
-    narrow = ELEMENT_BYTES[dtype] < at.size and not at.software.by_row
-    if not (narrow and at.learning and name in FROM_OTHERS[layout]):
+def come(name: str, by_row: bool, portion: Portion) -> Numeric:
+    """Share of the first operand of a narrow product of training that comes narrow: of what
+    tensor-parallel ranks gather, each has narrowed its own part (`communication._gathered`)."""
+    if by_row or name not in FROM_OTHERS:
         return 0.0
-    return 1.0 - np.asarray(at.portion.rows) / at.portion.tokens
+    return 1.0 - np.asarray(portion.rows) / portion.tokens
 
 
 UNPACKED = 3.3

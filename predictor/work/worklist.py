@@ -175,18 +175,18 @@ class WorkList:
         times: Numeric = 1.0,
         ready: bool = False,
         turned: bool = False,
-        came: Numeric = 0.0,
     ) -> None:
         """A matrix product; in the core's data type and with its output unless stated. `batch` run
         in one kernel, `groups` beside each other in one each, which narrow what they read in one
         each, too (Transformer Engine 2.5 to 2.13, pytorch/csrc/extensions/cast.cpp:
         `multi_tensor_quantize_impl`). `ready`: both operands have been narrowed before. `turned`:
-        what narrows the first writes it once more for the gradient of the weights. `came`: share of
-        the first that other ranks have narrowed."""
+        what narrows the first writes it once more for the gradient of the weights. Of what ranks
+        gather narrow, each narrows its own part (`casts.come`)."""
         dtype = dtype or self.software.core
         narrow = ELEMENT_BYTES[dtype] < ELEMENT_BYTES[self.software.core]
         cast = float(narrow and self.software.casts and not ready)
-        again = ELEMENT_BYTES[dtype] / (ELEMENT_BYTES[dtype] + self.size)
+        again = turned * ELEMENT_BYTES[dtype] / (ELEMENT_BYTES[dtype] + self.size)
+        came = casts.come(name, self.software.by_row, self.portion) if self.learning else 0.0
         self.operators.append(
             gemm(
                 name=name,
@@ -203,7 +203,7 @@ class WorkList:
                 saved=self.kept(saved),
                 core=core,
                 kernels=groups + cast * (groups - 1.0),
-                joined=came - (1.0 - came) * again * turned if cast else float(narrow),
+                joined=came - (1.0 - came) * again if cast else float(narrow),
             )
         )
 
@@ -247,7 +247,7 @@ class WorkList:
             turned = self._turned(dtype)
             self.product(
                 name, "fwd", m, n / each, k, dtype=dtype, saved=saved / each, groups=groups,
-                turned=turned, times=each, came=casts.come(name, "fwd", dtype, self),
+                turned=turned, times=each,
             )  # fmt: skip
         if self.software.converts:
             self._converted(name, m, n, k)
@@ -336,8 +336,7 @@ class WorkList:
         """Of a linear layer's input and, unless they are frozen, of its weights; `each` matrices
         add to that of the input one by one."""
         back = partial(self.product, phase="backward", dtype=dtype, groups=groups, times=each)
-        came = casts.come(name, "dgrad", dtype, self)
-        back(f"{name}.dgrad", "dgrad", m, k, n / each, turned=self._turned(dtype), came=came)
+        back(f"{name}.dgrad", "dgrad", m, k, n / each, turned=self._turned(dtype))
         if each > 1.0:
             self.stream(
                 f"{name}.sum.bwd", "elementwise", "add", m, k, 3.0 * self.size, phase="backward",

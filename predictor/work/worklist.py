@@ -180,8 +180,7 @@ class WorkList:
         in one kernel, `groups` beside each other in one each, which narrow what they read in one
         each, too (Transformer Engine 2.5 to 2.13, pytorch/csrc/extensions/cast.cpp:
         `multi_tensor_quantize_impl`). `ready`: both operands have been narrowed before. `turned`:
-        what narrows the first writes it once more for the gradient of the weights. Of what ranks
-        gather narrow, each narrows its own part (`casts.come`)."""
+        what narrows the first writes it once more for the gradient of the weights."""
         dtype = dtype or self.software.core
         narrow = ELEMENT_BYTES[dtype] < ELEMENT_BYTES[self.software.core]
         cast = float(narrow and self.software.casts and not ready)

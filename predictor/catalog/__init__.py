@@ -41,6 +41,7 @@ from predictor.catalog.filling import (
     named_model,
     note_names,
     period,
+    stands_on,
 )
 from predictor.catalog.forms import EMPTY, Spec, number, parse
 from predictor.catalog.given import Given, Range, read_given
@@ -216,6 +217,7 @@ __all__ = [
     "several_systems",
     "spec_of",
     "spelled",
+    "stands_on",
     "stated_cluster",
     "system",
     "system_in",

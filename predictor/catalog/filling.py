@@ -50,11 +50,18 @@ def framework_settings(
     Raises InputError for an unknown framework or an era that is no date.
     """
     chosen, label = period(frameworks(), name, era)
-    settings = {**chosen["settings"], "means": chosen.get("means", {})}
+    of = stands_on(name)
+    settings = {"means": {}} if of == name else framework_settings(of, era, model, given)[0]
+    settings |= {**chosen["settings"], "means": chosen.get("means", settings["means"])}
     for recipe in chosen.get("recipes", ()):
         if _applies(recipe, model, given or {}):
             settings |= recipe["settings"]
     return settings, label
+
+
+def stands_on(name: str) -> str:
+    """The framework whose code runs under a name that only sets it otherwise; else the name."""
+    return str(frameworks()[name][-1].get("of", name)) if name in frameworks() else name
 
 
 def _applies(recipe: Mapping[str, Any], model: Model | None, given: Mapping[str, Any]) -> bool:

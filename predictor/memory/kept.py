@@ -12,7 +12,7 @@ from predictor.arrays import Array, Index, Numeric, mapped
 from predictor.models import Model
 from predictor.plans import LOOPS, TrainingPlan
 from predictor.records import dataclass
-from predictor.work import LAYER_MODULES, Held, Operator, freed
+from predictor.work import LAYER_MODULES, Held, Operator, freed, kept_outcome
 
 ENDS = ("embedding", "head", "mtp")
 """Modules beside those of the layers."""
@@ -26,9 +26,8 @@ class Kept:
     """Bytes that operators keep, and parameters of adapters, by module.
 
     whole      of the layers, without recomputation
-    cores      of their attention cores
-    products   of their matrix products
     left       what selective recomputation leaves
+    outcomes   what checkpoints by operator keep of what operators put out
     start      input of a layer
     ends       of embedding, output projection and extra predictions
     adapters   parameters, of which each has a weight gradient of its size
@@ -36,9 +35,8 @@ class Kept:
     """
 
     whole: Units
-    cores: Units
-    products: Units
     left: Units
+    outcomes: Units
     start: Numeric
     ends: Units
     adapters: Units
@@ -53,16 +51,17 @@ def kept_by(operators: Iterable[Operator], model: Model, plan: TrainingPlan) -> 
     """What the operators of a plan, or of a batch (`step_operators`), keep."""
     every = list(operators)
     layer = [o for o in every if o.module in LAYER_MODULES and o.phase == "forward"]
-    left = {}
+    left, outcomes = {}, {}
+    if plan.recompute == "per_op":
+        outcomes = _units((o, o.count * kept_outcome(o, model, plan)) for o in layer)
     if plan.recompute == "selective":
         left = _units((o, o.count * (o.saved * (1.0 - freed(o, model, plan)))) for o in layer)
     lora = [o for o in every if ".lora_" in o.name and o.variant == "wgrad"]
     size = plan.recipe.activation
     return Kept(
         whole=_units((o, o.count * o.saved) for o in layer),
-        cores=_units((o, o.count * o.saved) for o in layer if o.core),
-        products=_units((o, o.count * o.saved) for o in layer if o.op == "gemm"),
         left=left,
+        outcomes=outcomes,
         start=max(model.streams, 1) * _input(layer, np.where(plan.stream_wide, 4.0, size)),
         ends={module: sum((o.saved for o in every if o.module == module), 0.0) for module in ENDS},
         adapters=_units((o, o.count * o.m * o.n) for o in lora),

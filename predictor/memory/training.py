@@ -317,8 +317,7 @@ def layer_activations(
         inputs = saved.start * held["layer"] / plan.recompute_chunk
         return share * inputs + (1.0 - share) * whole, one
     if plan.recompute == "per_op":
-        # Kept: what attention saves, and the input of every other product.
-        return on_stages(saved.cores, held) + 0.5 * on_stages(saved.products, held), one
+        return saved.start * held["layer"] + on_stages(saved.outcomes, held), one
     if plan.recompute == "selective":
         return on_stages(saved.left, held), one
     return whole, one
@@ -333,8 +332,8 @@ def _behind(
     at: Stages,
 ) -> Array:
     """What the backward pass of a layer holds beside what was kept for it [bytes], (3, *batch): the
-    gradients that pass through, what attention merges of several ranks, and of layers recomputed
-    whole all that one of them keeps.
+    gradients that pass through, what attention merges of several ranks, of layers recomputed
+    whole all that one of them keeps, and by operator what comes again of one.
 
     held   executions of each module on a stage (`blocks.blocks`)
     one    that a layer keeps without recomputation
@@ -345,6 +344,9 @@ def _behind(
     passing = passing + np.where(held["layer"] > 0, held_by_blocks(model, plan), 0.0)
     if plan.recompute == "full":
         return np.asarray(passing + one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0))
+    if plan.recompute == "per_op":
+        kept = layer_activations(saved, plan, held)[0] / np.maximum(held["layer"], 1.0)
+        return np.asarray(passing + np.maximum(one - kept, 0.0))
     return passing
 
 

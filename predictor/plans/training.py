@@ -408,10 +408,13 @@ class TrainingPlan:
 
     @property
     def loss_in_one(self) -> npt.NDArray[np.bool_]:
-        """Whether one kernel reads 16-bit logits and writes their gradient over them; that of
-        answers' probabilities, beside them (TRL 1.16, kernels/logprob_entropy.py)."""
+        """Whether one kernel reads 16-bit logits and writes their gradient over them, or a compiled
+        graph beside them; that of answers' probabilities, too (TRL 1.16,
+        kernels/logprob_entropy.py)."""
         picked = self.framework == HUGGINGFACE and self.learns_from != "tokens"
-        return np.asarray((np.asarray(self.logit_bytes) <= self.recipe.activation) | picked)
+        size = self.recipe.activation
+        most = size * (2.0 if self.fused and size < 4.0 else 1.0)
+        return np.asarray((np.asarray(self.logit_bytes) <= most) | picked)
 
     @property
     def stage_ranks(self) -> Numeric:

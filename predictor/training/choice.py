@@ -230,15 +230,16 @@ def micro_batch(
     least = compared_together(draft.values)
     if dealt:
         return again, Default("micro_batch", least, "one sequence where shares are unequal")
-    if layout[1] > 1 and not habits.whole:
+    at_once = habits.at_once(layout[1])
+    if layout[1] > 1 and not at_once:
         return again, Default("micro_batch", least, "one sequence in a pipeline unless stated")
     whole, rule = whole_micro_batch(draft.values)
     again, most = _together(draft, layout, again, options, run, whole)
-    if not most and not (habits.whole and draft.published):
+    if not most and not (at_once and draft.published):
         return again, Default("micro_batch", least, "the fewest: not even that fits")
     most = most or whole
     fits = "the most of a rank's sequences that fit in memory together"
-    return again, Default("micro_batch", most, rule if habits.whole and most == whole else fits)
+    return again, Default("micro_batch", most, rule if at_once and most == whole else fits)
 
 
 def _together(

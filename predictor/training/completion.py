@@ -190,7 +190,7 @@ def _complete(
         return _least_sharded(spec, run, strict, model, cluster, habits.label)
     stated_recompute(values, habits)
     filler.run(recipe(values, model, cluster.accelerator, habits))
-    filler.run(_shape(values, model, habits.whole and not strict))  # what ran did fit
+    filler.run(_shape(values, model, habits.at_once(values.get("pp")) and not strict))  # it did fit
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([usual_load(model, habits), *_numbers(values), *learned_from(values)])

@@ -15,6 +15,7 @@ from predictor.catalog import (
     recipe_facts,
     settings_of,
     spelled,
+    stands_on,
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
@@ -46,6 +47,12 @@ class Habits:
     def whole(self) -> bool:
         """Whether it accumulates no gradients: a rank's sequences run at once."""
         return self.settings.get("micro_batch") == WHOLE
+
+    def at_once(self, stages: int | None) -> bool:
+        """Whether a rank's sequences of a step run at once, in a pipeline of several ranks as one
+        micro-batch for each."""
+        habit = self.settings.get("micro_batch")
+        return self.whole or (habit == STAGED and (stages or 1) > 1)
 
     def defaults(self) -> list[Default]:
         """Fields of a plan that it sets."""
@@ -94,6 +101,7 @@ def habits_of(filler: Filler, model: Model, accelerator: Accelerator) -> Habits:
     filler.values["framework"] = framework
     known = {**filler.values, "architecture": accelerator.architecture}
     settings, label = framework_settings(framework, filler.values.get("era"), model, known)
+    filler.values["framework"] = stands_on(framework)
     filler.values.setdefault("era", "neutral")
     split, means = settings.pop("sequence_parallel", False), settings.pop("means")
     usual = settings.pop("recompute", FIT)
@@ -169,13 +177,13 @@ TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
 2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
 
-WHOLE, INTERLEAVED, BUSIEST = "whole", "interleaved", "busiest"
+WHOLE, STAGED, INTERLEAVED, BUSIEST = "whole", "staged", "interleaved", "busiest"
 AS_LAYERS = "tp"
-"""Habits of taking all of a rank's sequences of a step at once, of interleaving the stages of a
-pipeline, of padding all experts to the one with most tokens, and of splitting every expert as the
-rest of its layer."""
+"""Habits of taking all of a rank's sequences of a step at once, of cutting them into as many parts
+as a pipeline has ranks, of interleaving its stages, of padding all experts to the one with most
+tokens, and of splitting every expert as the rest of its layer."""
 
-KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS, FIT, ROOM)
+KINDS = (WHOLE, STAGED, INTERLEAVED, BUSIEST, AS_LAYERS, FIT, ROOM)
 """Habits that say how a field is found, not what it is."""
 
 

@@ -14,7 +14,7 @@ from predictor.work.graphs import captured
 from predictor.work.ngrams import LOOKUP, row_bytes, table_bytes
 from predictor.work.orthogonal import STEPS, matrices, newton_schulz
 from predictor.work.primitives import Collective, Group, Operator, streaming
-from predictor.work.recompute import freed
+from predictor.work.recompute import freed, kept_outcome
 from predictor.work.serving import (
     adapter_bytes,
     cache_bytes,
@@ -60,6 +60,7 @@ __all__ = [
     "gradient_collectives",
     "groups",
     "held_by_blocks",
+    "kept_outcome",
     "layer_operators",
     "matrices",
     "newton_schulz",

@@ -12,10 +12,12 @@ written one by one.
 
 from __future__ import annotations
 
+import numpy as np
+
 from predictor.arrays import Numeric
 from predictor.precision import ELEMENT_BYTES
 from predictor.work.primitives import Small
-from predictor.work.setting import Learning
+from predictor.work.setting import Learning, Portion
 
 WHOLE = "fp8"
 """Data type with one scale for a whole matrix."""
@@ -60,6 +62,22 @@ def beside(
         if by_row:  # of gradients along columns; along rows is in the product
             parts.append(Small("turn.bwd", "copy", "backward", m, n, along + found, stretch=slow))
     return parts
+
+
+FROM_OTHERS = (
+    "attention.qkv", "attention.down", "mlp.up", "shared.up", "mamba.in", "delta.in", "conv.in",
+    "attention.out.dgrad", "mlp.down.dgrad", "shared.down.dgrad", "mamba.out.dgrad",
+    "delta.out.dgrad", "conv.out.dgrad",
+)  # fmt: skip
+"""Products whose first operand tensor-parallel ranks gather of each other, forward and backward."""
+
+
+def come(name: str, by_row: bool, portion: Portion) -> Numeric:
+    """Share of the first operand of a narrow product of training that comes narrow: of what
+    tensor-parallel ranks gather, each has narrowed its own part (`communication._gathered`)."""
+    if by_row or name not in FROM_OTHERS:
+        return 0.0
+    return 1.0 - np.asarray(portion.rows) / portion.tokens
 
 
 UNPACKED = 3.3

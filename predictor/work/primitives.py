@@ -64,7 +64,7 @@ class Operator:
     idle: Numeric = 0.0
     windowed: Numeric = 0.0
     sharing: Numeric = 1.0
-    joined: float = 0.0
+    joined: Numeric = 0.0
     kernels: Numeric = 1.0
     exponentials: Numeric = 0.0
     stretch: Numeric = 1.0
@@ -168,7 +168,7 @@ def gemm(
     saved: Numeric = 0.0,
     core: bool = False,
     kernels: Numeric = 1.0,
-    joined: float = 0.0,
+    joined: Numeric = 0.0,
 ) -> Operator:
     """A matrix product C[m,n] = A[m,k] B[k,n], `batch` times, `out_bytes` per element of C; B is as
     narrow as weights of that data type are stored. The host launches `kernels` of them."""

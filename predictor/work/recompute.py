@@ -147,6 +147,40 @@ def comes_again(product: str, model: Model, plan: TrainingPlan) -> bool:
     return plan.recompute != "per_op" or repeated_products(model).get(product, UNKNOWN) > 0.0
 
 
+def kept_outcome(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric:
+    """Bytes that checkpoints by operator keep of what one execution of a layer's forward kernel
+    puts out: attention's outcome with a sum in 32 bits for each row, products that do not run
+    again, of experts what comes and goes through an all-to-all, and what tensor-parallel ranks add
+    up and scatter; less the last of a layer where a graph is compiled, in which nothing reads it
+    (torchtitan's `_save_list` and `_get_custom_policy`, parallelisms/parallelize_llama.py @
+    3f20451bc; distributed/activation_checkpoint.py @ b5bcd76c6; all-to-alls since c4e229115)."""
+    size, name = plan.recipe.activation, operator.name
+    rows = operator.m * operator.batch
+    if operator.core:
+        if operator.op != "attention_prefill":
+            return operator.saved
+        return np.where(np.asarray(operator.saved) > 0, rows * (size * model.v_dim + 4.0), 0.0)
+    if operator.op != "gemm":
+        return 0.0
+    apart = np.asarray(plan.ep) > 1
+    if name in SENT:
+        return np.where(apart, size * rows * (operator.k if name == SENT[0] else operator.n), 0.0)
+    last = plan.fused and name in _ending(model)
+    kept = 0.0 if last else 1.0 - (repeats(operator, model, plan) or 0.0)
+    split = (np.asarray(plan.tp) > 1) & (np.asarray(plan.sequence_parallel) > 0)
+    if name not in LEAVING or not np.any(split):
+        return kept * size * rows * operator.n
+    scattered = np.where(split, (1.0 - last) / np.asarray(plan.tp), kept)
+    return scattered * size * rows * operator.n
+
+
+SENT = ("moe.up", "moe.down")
+"""Products whose input comes, and whose outcome goes, through an all-to-all."""
+
+LEAVING = ("attention.out", "mlp.down", "shared.down")
+"""Row-parallel products, whose partial sums tensor-parallel ranks scatter."""
+
+
 def _ending(model: Model) -> tuple[str, ...]:
     """Operators that recomputation which stops early does without."""
     return ADDED if has_closing_norms(model) else ENDING

@@ -184,7 +184,8 @@ class WorkList:
         dtype = dtype or self.software.core
         narrow = ELEMENT_BYTES[dtype] < ELEMENT_BYTES[self.software.core]
         cast = float(narrow and self.software.casts and not ready)
-        again = ELEMENT_BYTES[dtype] / (ELEMENT_BYTES[dtype] + self.size)
+        again = turned * ELEMENT_BYTES[dtype] / (ELEMENT_BYTES[dtype] + self.size)
+        came = casts.come(name, self.software.by_row, self.portion) if self.learning else 0.0
         self.operators.append(
             gemm(
                 name=name,
@@ -201,7 +202,7 @@ class WorkList:
                 saved=self.kept(saved),
                 core=core,
                 kernels=groups + cast * (groups - 1.0),
-                joined=-again * turned if cast else float(narrow),
+                joined=came - (1.0 - came) * again if cast else float(narrow),
             )
         )
 

@@ -68,7 +68,7 @@ SAME = {
 """Other programs' keys by their own names."""
 
 PROGRAM = "program"
-WHOSE = {"torchtune": "torchtune", "litgpt": "fms-fsdp"}
+WHOSE = {"torchtune": "torchtune", "litgpt": "litgpt"}
 """Programs that do not stand on HuggingFace's trainer, and whose modules theirs are like."""
 
 STAGED = r"z(?:ero)?[_-]?(?:stage[_-]?)?([0-3])"

@@ -82,6 +82,18 @@ def test_packed_micro_batches_are_stated_by_their_tokens(notes: str, several: st
     assert noted({"notes": notes, "micro_batch": 8}, "training")["micro_batch"] == 8
 
 
+@pytest.mark.parametrize(
+    ("notes", "stages"),
+    [("Interleaved 1F1B; AsyncTP", "2"), ("Interleaved1F1B", "2"), ("1F1B; AsyncTP", None),
+     ("1f1b-interleaved(vpp2)", None)],
+)  # fmt: skip
+def test_pytorchs_interleaved_schedule_has_two_stages_to_a_rank(
+    notes: str, stages: str | None
+) -> None:
+    assert noted({"notes": notes}, "training").get("vpp") == stages
+    assert noted({"notes": notes, "vpp": 4}, "training")["vpp"] == 4
+
+
 @pytest.mark.parametrize(("words", "hidden"), [("", "false"), ("Overlapped", None)])
 def test_an_optimizer_held_against_one_that_overlaps_does_not(
     words: str, hidden: str | None

@@ -65,7 +65,7 @@ def test_an_engine_is_its_port_on_every_path() -> None:
         ("nemo-automodel", "nemo-automodel"),  # not NeMo, with whose name it begins
         ("primus (megatron)", "megatron-lm"),
         ("megatron-deepspeed", "megatron-deepspeed"),
-        ("lit-gpt fork (FSDP)", "fms-fsdp"),
+        ("lit-gpt fork (FSDP)", "litgpt"),
         ("AXLearn", "maxtext"),
         ("PyTorch/XLA 2.5", "maxtext"),  # XLA's, not PyTorch's own launches
         ("torch_xla", "maxtext"),

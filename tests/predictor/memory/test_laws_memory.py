@@ -200,10 +200,43 @@ def test_gradients_of_experts_are_those_of_their_tokens() -> None:
     assert found["backward workspace"][0] == exact(routed + 2 * T * H)
 
 
+SUMS = 4 * T * HEADS / TP
+"""Of attention's rows, in 32 bits."""
+OUTCOMES = 2 * T * (HEADS + KV) * D / TP + 2 * T * HEADS * D / TP + SUMS
+"""Queries and values, and what attention makes of them; keys are the second product of a layer."""
+
+
 def test_recomputation_by_operator_keeps_attention_and_every_other_product() -> None:
-    products = 2 * (2 * T * H + T * FFN / TP)
-    found = classes(DENSE, plan(recompute="per_op"))["activations"]
-    assert found == exact(L * (CORE + 0.5 * products))
+    """Their outcomes, the gate's among them, and the layer's input, however narrow the products;
+    outside a graph the last of a layer, too. Ranks that split norms keep what they scatter."""
+    own = OUTCOMES + 2 * T * FFN / TP
+    for fields in ({}, {"precision": "fp8"}, {"precision": "fp8", "saves_narrow": False}):
+        found = classes(DENSE, plan(recompute="per_op", **fields))["activations"]
+        assert found == exact(L * (2 * T * H + own))
+    eager = classes(DENSE, plan(recompute="per_op", fused=False))["activations"]
+    assert eager == exact(L * (2 * 2 * T * H + own))
+    split = classes(DENSE, plan(recompute="per_op", sequence_parallel=1.0))["activations"]
+    assert split == exact(L * (2 * 2 * T * H / TP + own))
+    four = classes(DENSE, plan(recompute="per_op", precision="nvfp4"))["activations"]
+    assert four == exact(L * (2 * T * H + 2 * T * HEADS * D / TP + SUMS))
+
+
+def test_recomputation_by_operator_keeps_what_comes_from_and_goes_to_experts() -> None:
+    """What an all-to-all brings and takes back; products of experts never."""
+    model = replace(MIXED, dense_layers=0)
+    alone, apart = (
+        classes(model, plan(recompute="per_op", ep=ep, expert_load=1.0))["activations"]
+        for ep in (1.0, 2.0)
+    )
+    assert apart - alone == exact(L * 2 * 2 * T / TP * TOP * H)
+
+
+def test_what_comes_again_by_operator_stands_beside_the_gradients() -> None:
+    """That of one layer, once the logits are gone."""
+    common = {"logit_bytes": 1e-6, "vocab_multiple": 1.0}
+    none, some = (classes(DENSE, plan(recompute=r, **common)) for r in ("none", "per_op"))
+    more = some["backward workspace"] - none["backward workspace"]
+    assert more == exact((none["activations"] - some["activations"]) / L)
 
 
 def test_gathered_layers_of_sharded_weights() -> None:

@@ -178,3 +178,16 @@ def test_what_others_call_them() -> None:
     assert planned(learns_from="reinforce++").learns_from == "grpo"
     with pytest.raises(InputError, match="learns_from"):
         planned(learns_from="distillation")
+
+
+def test_a_compiled_loss_writes_its_gradient_beside_the_logits() -> None:
+    """Four bytes of a logit in a graph; kernel by kernel two, over the logits."""
+    made = planned()
+    for fused, kept, one in (
+        (True, 4, True),
+        (False, 4, False),
+        (False, 2, True),
+        (True, 8, False),
+    ):
+        assert bool(replace(made, fused=fused, logit_bytes=float(kept)).loss_in_one) is one
+    assert not replace(made, fused=True, logit_bytes=8.0, precision="fp32").loss_in_one

@@ -194,11 +194,39 @@ def test_a_habit_of_a_model_and_a_plan_is_of_both(
     assert complete(**{**plan, **changes}).plan.frozen_precision == stored
 
 
-def test_the_loss_of_torchtitan_was_taken_in_chunks_from_april_2025() -> None:
-    kept = [
-        complete(framework="torchtitan", era=era).plan.logit_bytes for era in ("2025-03", "2025-04")
-    ]
-    assert kept == [20, 8]
+def test_the_loss_of_torchtitan_is_compiled_from_april_2025_and_in_chunks_from_may_2026() -> None:
+    def kept(era: str, **changes: Any) -> float:
+        return float(complete(framework="torchtitan", era=era, **changes).plan.logit_bytes)
+
+    for era, eager, compiled in (
+        ("2024-12", 14, 14),
+        ("2025-04", 14, 4),
+        ("2026-04", 14, 4),
+        ("2026-05", 1.75, 0.5),
+    ):
+        assert (kept(era), kept(era, fused=True)) == (eager, compiled)
+    assert kept("2026-08", fused=True, precision="mxfp8") == 1.75
+    assert kept("2026-05", fused=True, logit_bytes=3) == 3
+
+
+def test_checkpoints_of_torchtitan_run_to_their_end_from_september_2025() -> None:
+    for era, eager in (("2025-08", True), ("2025-09", False), ("2026-08", False)):
+        for fused, stops in ((None, eager), (False, eager), (True, True)):
+            stated = {} if fused is None else {"fused": fused}
+            plan = complete(framework="torchtitan", era=era, **stated).plan
+            assert plan.stops_early is stops
+
+
+def test_pipelines_of_torchtitan_had_a_micro_batch_for_each_rank_until_2025() -> None:
+    """Of 32 sequences of a rank, four at once on eight stages; one since micro-batches have a size
+    of their own. Without a pipeline nothing is said."""
+    fields = {"framework": "torchtitan", "gpus": 512, "tp": 8, "pp": 8, "seq_len": 2048}
+    for era, sequences in (("2024-12", 4), ("2025-05", 1)):
+        made = complete(**fields, model="llama3-70b", era=era, global_batch=256)
+        assert float(made.plan.micro_batch) == sequences
+    flat = {"model": "llama3-8b", "framework": "torchtitan", "gpus": 8, "global_batch": 512}
+    alone = [complete(**flat, era=era).plan.micro_batch for era in ("2024-12", "2025-05")]
+    assert alone[0] == alone[1]
 
 
 def test_one_adapter_is_that_of_early_zero_3_alone() -> None:
@@ -271,3 +299,40 @@ def test_pytorchs_attention_is_written_in_triton_on_rocm(
     fields |= {"gpus": 8, "global_batch": 8, "seq_len": 2048, "era": "2025-08"}
     found = complete_training(parse(TrainingPlanSpec, fields, "test"), RunParameters())
     assert found.plan.attention == kernels
+
+
+def test_a_name_may_stand_on_another_frameworks_code() -> None:
+    """unsloth on HuggingFace's, litgpt on FSDP's, OLMo on Composer's, nanoGPT on a plain loop: what
+    an entry does not say is theirs, in that era; the plan is theirs, with what fits them."""
+    for name, of in (
+        ("unsloth", "huggingface"),
+        ("lit-gpt", "fms-fsdp"),
+        ("OLMo", "llm-foundry"),
+        ("nanogpt", "pytorch"),
+    ):
+        own, other = (complete(framework=n, era="2024-06").plan for n in (name, of))
+        assert own.framework == other.framework == of
+        assert own.vocab_multiple == other.vocab_multiple or name == "nanogpt"
+    one = {"gpus": 1, "global_batch": 8, "micro_batch": 2, "seq_len": 2048, "trained": "lora"}
+    adapted = complete(**one, framework="unsloth", era="2025-06").plan
+    assert (adapted.fused, adapted.recompute, adapted.logit_bytes) == (True, "full", 0.5)
+    assert (adapted.weight_bytes, adapted.adapter_style) == (2, "apart")
+    trained = complete(**one, framework="litgpt", era="2024-06").plan
+    assert (trained.fused, trained.weight_bytes) == (False, 2)
+    assert complete(framework="olmo", era="2023-06").plan.attention == "flash2"
+    assert complete(framework="llm-foundry", era="2023-06").plan.attention == "triton"
+
+
+def test_attention_is_fused_on_gaudi_in_megatron_deepspeed() -> None:
+    # HabanaAI/Megatron-DeepSpeed @ 891d6db, scripts/run_llama.sh.
+    fields = {"framework": "megatron-deepspeed", "tp": 8, "era": "2024-03", "global_batch": 64}
+    for system, own in (("Gaudi2-HLS2", ("flash", "none")), ("dgx-a100-80gb", ("unfused", "full"))):
+        plan = complete(**fields, system=system).plan
+        assert (plan.attention, plan.recompute) == own
+
+
+def test_attention_of_llama_3_is_fused_on_trainium() -> None:
+    # aws-neuron/neuronx-distributed-training @ 9169aa0, examples/conf.
+    fields = {"framework": "neuronx-distributed", "system": "Trn1-32xlarge", "gpus": 16, "tp": 4}
+    for model, attention in (("llama3-8b", "flash"), ("llama2-7b", "unfused")):
+        assert complete(**fields, model=model).plan.attention == attention

@@ -323,6 +323,27 @@ def test_checkpoints_by_operator_never_keep_products_of_four_bits(llama: Model, 
     assert again == dict.fromkeys(whole, 1.0)
 
 
+def test_what_ranks_gather_narrow_each_has_narrowed_before(llama: Model, plan: Make) -> None:
+    """Of eight ranks each casts an eighth of what all multiply: inputs of the first products of a
+    block, gradients of the last's outcome. Scales by row are found after it has been gathered."""
+
+    def came(**fields: object) -> dict[str, float]:
+        found = step_operators(llama, plan(tp=8.0, **{"sequence_parallel": 1.0, **fields}))
+        inward = [o for o in found if o.op == "gemm" and o.phase in ("forward", "backward")]
+        return {o.name: float(np.asarray(o.joined)) for o in inward if o.module != "head"}
+
+    ends = ("attention.qkv", "mlp.up", "attention.out.dgrad", "mlp.down.dgrad")
+    found = came(precision="fp8")
+    assert {name: found[name] for name in ends} == dict.fromkeys(ends, 0.875)
+    others = {name: share for name, share in found.items() if name not in ends}
+    assert all(share == 0.0 for name, share in others.items() if not name.endswith("wgrad"))
+    both = came(precision="mxfp8")["mlp.up"], came(precision="mxfp8")["mlp.down"]
+    assert both[0] == pytest.approx(0.875 + 0.125 * both[1])
+    for fields in ({"precision": "fp8_rowwise"}, {"precision": "bf16"}):
+        assert set(came(**fields).values()) <= {0.0, 1.0}
+    assert came(precision="fp8", sequence_parallel=0.0)["mlp.up"] == 0.0
+
+
 def test_keys_and_values_move_once_per_rank_beyond_their_heads(llama: Model, plan: Make) -> None:
     """Eight heads of keys: 16 tensor-parallel ranks hold one each, with half the queries of 8."""
     made = {t: named(step_operators(llama, plan(tp=t)))["attention"] for t in (8.0, 16.0)}

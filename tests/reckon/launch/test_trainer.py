@@ -134,7 +134,7 @@ def test_such_files_are_not_written() -> None:
         ({"per_device_train_batch_size": 2}, "huggingface"),
         ({"per_device_train_batch_size": 2, "deepspeed": "ds_z3_config.json"}, "deepspeed"),
         ({"batch_size": 2, "model._component_": "torchtune.models.llama3.llama3_8b"}, "torchtune"),
-        ({"train.micro_batch_size": 2, "lora_query": True}, "fms-fsdp"),
+        ({"train.micro_batch_size": 2, "lora_query": True}, "litgpt"),
     ],
 )
 def test_whose_modules_run(said: dict[str, object], framework: str) -> None:

@@ -19,6 +19,12 @@ KIND_FIELDS = (
         more="The host waits for each to learn how many tokens it has.",
     ),
     PlanField(
+        "activation_apart", SWITCH,
+        "Gated activations and squared ReLUs are kernels one after the other.", PASSES,
+        default=FRAMEWORK, reason="fused, but where a framework's code or recipes write them out",
+        more="Norms, rotary encoding and the loss stay as `fused` has them.",
+    ),
+    PlanField(
         "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.",
         (*PASSES, "memory"), default=FRAMEWORK,
         reason="HuggingFace's are, which PyTorch's attention reads whole",

@@ -30,8 +30,9 @@ class Software:
     products   of products in `core` as the matrix unit runs them: how they are added up
     cache      bytes of a cached key or value element; 0 where nothing is cached
     attention  kernels of attention over prompts, of `plans.ATTENTIONS`
-    chains     gated activations and rotary encoding are single kernels, and the loss reads what
-               the output projection wrote
+    chains     rotary encoding is a single kernel, and the loss reads what the output projection
+               wrote
+    activations   gated activations and squared ReLUs are single kernels
     rms        RMS norms and GPT-2's GELU are single kernels
     sums       what blocks add to the residual stream is added by the next norm, what shared experts
                add by the kernel that brings the others' outcome back
@@ -69,6 +70,7 @@ class Software:
     cache: float = 0.0
     attention: str = "flash"
     chains: bool = True
+    activations: bool = True
     rms: bool = True
     sums: bool = False
     latents: bool = False

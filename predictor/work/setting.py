@@ -50,6 +50,7 @@ class Software:
     clamps     what experts' activations read is clamped by kernels of their own
     norms      norms of queries and keys head by head, and of what blocks put out, are kernels of
                their own; else they are in what was fitted
+    persistent gradients of layer norms come at the rate of layer norms
     state      bytes of an element of the state of a scan or a delta rule
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them
@@ -87,6 +88,7 @@ class Software:
     clamps: bool = False
     looped: bool = False
     norms: bool = False
+    persistent: bool = False
     state: float = 4.0
     blocks: str = ""
     wide: Numeric = 0.0

@@ -52,6 +52,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         merges_apart=plan.merges_apart,
         repeats=plan.keys_repeated,
         norms=True,
+        persistent=plan.norms_persist,
         stream=np.where(plan.stream_wide, 4.0, 0.0),
         wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
     )

@@ -381,6 +381,7 @@ class WorkList:
         rows = self.portion.rows if rows is None else rows
         width = self.hidden if width is None else width
         kind = self.model.norm
+        back = kind if kind == "layernorm" and self.software.persistent else f"{kind}_bwd"
         self.stream(
             name,
             "norm",
@@ -388,7 +389,7 @@ class WorkList:
             rows,
             width,
             found.forward,
-            backward=(f"{kind}_bwd", found.backward),
+            backward=(back, found.backward),
             saved=found.kept * rows * width,
             kernels=found.kernels,
         )

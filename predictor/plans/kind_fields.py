@@ -19,8 +19,8 @@ KIND_FIELDS = (
         more="The host waits for each to learn how many tokens it has.",
     ),
     PlanField(
-        "activation_apart", SWITCH,
-        "Gated activations and squared ReLUs are kernels one after the other.", PASSES,
+        "activation_apart", SWITCH, "Gated activations and squared ReLUs are several kernels.",
+        PASSES,
         default=FRAMEWORK, reason="fused, but where a framework's code or recipes write them out",
         more="Norms, rotary encoding and the loss stay as `fused` has them.",
     ),

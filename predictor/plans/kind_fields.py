@@ -25,8 +25,9 @@ KIND_FIELDS = (
         more="Norms, rotary encoding and the loss stay as `fused` has them.",
     ),
     PlanField(
-        "norms_persist", SWITCH, "Layer norms' gradients are as quick as layer norms.", ("backward",),
-        default=FRAMEWORK, reason="as they were timed: on Ampere and before PyTorch's own, slow kernels",
+        "norms_persist", SWITCH, "Layer norms' gradients are as quick as layer norms.",
+        ("backward",), default=FRAMEWORK,
+        reason="as they were timed, on A100 PyTorch's own kernels of those years, which are slow",
         more="Persistent kernels (Apex's FastLayerNorm, Transformer Engine's) read what the norm "
         "read and its gradient once; their bytes are taken to go at the norm's own rate.",
     ),

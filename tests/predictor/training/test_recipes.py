@@ -158,7 +158,8 @@ def test_gradients_are_added_by_kernels_of_their_own_until_products_do(
     [
         ("megatron-lm", "2021-06", "dgx-a100", False), ("megatron-lm", "2021-11", "dgx-a100", True),
         ("megatron-lm", "2022-05", "dgx-a100", True), ("nemo", "2022-03", "dgx-a100", True),
-        ("nemo", "2024-06", "dgx-h100", False), ("megatron-deepspeed", "2022-05", "dgx-a100", False),
+        ("nemo", "2024-06", "dgx-h100", False),
+        ("megatron-deepspeed", "2022-05", "dgx-a100", False),
     ],
 )  # fmt: skip
 def test_layer_norms_of_ampere_persist_since_october_2021(

@@ -421,21 +421,6 @@ def test_every_amended_row_is_a_published_one() -> None:
     assert set(rows["column"]) <= {*known.columns, *fields}
 
 
-@pytest.mark.parametrize(
-    ("end", "column", "expected"),
-    [
-        ("mixtral-8x7b_fp8_36_a", "precision", "bf16"),  # its page says bf16 of this table
-        ("gpt-oss-120b_GB200_mxfp8_64_22_a", "doubtful", "1"),  # and calls this a regression
-        ("f63407b9_5B_1n", "tp", "2"),  # figures of June, with June's recipe
-        ("primus_l2_r1_a", "sums_apart", "0"),
-    ],
-)
-def test_a_page_says_more_of_rows_than_the_table(end: str, column: str, expected: str) -> None:
-    known = pd.read_csv(catalog.data_dir() / "reference" / "training.csv", low_memory=False)
-    (row,) = known[known["point_id"].str.endswith(end)].to_dict("records")
-    assert str(amended(row)[column]) == expected
-
-
 def test_rows_that_judge_are_in_no_fit() -> None:
     """`unseen.csv` is what `make validate` scores without ever having fitted to it."""
     folder = catalog.data_dir() / "reference"

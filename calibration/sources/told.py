@@ -51,7 +51,7 @@ def _phrases(
 
 def amended(row: Row) -> Row:
     """A row with the cells that `amended.csv` knows of it: empty ones that follow from its source,
-    and those that the table itself calls a guess."""
+    and those that the table itself calls a guess, or that its page has otherwise."""
     known = _amendments(catalog.data_dir() / "reference" / "amended.csv")
     for line in known.get((str(row.get("source")), str(row.get("point_id"))), ()):
         if line["guessed"] == "1" or _empty(row, line["column"]):

@@ -19,6 +19,19 @@ KIND_FIELDS = (
         more="The host waits for each to learn how many tokens it has.",
     ),
     PlanField(
+        "activation_apart", SWITCH, "Gated activations and squared ReLUs are several kernels.",
+        PASSES,
+        default=FRAMEWORK, reason="fused, but where a framework's code or recipes write them out",
+        more="Norms, rotary encoding and the loss stay as `fused` has them.",
+    ),
+    PlanField(
+        "norms_persist", SWITCH, "Layer norms' gradients are as quick as layer norms.",
+        ("backward",), default=FRAMEWORK,
+        reason="as they were timed, on A100 PyTorch's own kernels of those years, which are slow",
+        more="Persistent kernels (Apex's FastLayerNorm, Transformer Engine's) read what the norm "
+        "read and its gradient once; their bytes are taken to go at the norm's own rate.",
+    ),
+    PlanField(
         "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.",
         (*PASSES, "memory"), default=FRAMEWORK,
         reason="HuggingFace's are, which PyTorch's attention reads whole",

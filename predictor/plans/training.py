@@ -245,6 +245,8 @@ class TrainingPlan:
     sums_apart: bool = False
     built_whole: bool = False
     clamps_apart: bool = False
+    activation_apart: bool = False
+    norms_persist: bool = False
     experts_looped: bool = False
     windows_masked: bool = False
     stream_widened: bool = False

@@ -30,8 +30,9 @@ class Software:
     products   of products in `core` as the matrix unit runs them: how they are added up
     cache      bytes of a cached key or value element; 0 where nothing is cached
     attention  kernels of attention over prompts, of `plans.ATTENTIONS`
-    chains     gated activations and rotary encoding are single kernels, and the loss reads what
-               the output projection wrote
+    chains     rotary encoding is a single kernel, and the loss reads what the output projection
+               wrote
+    activations   gated activations and squared ReLUs are single kernels
     rms        RMS norms and GPT-2's GELU are single kernels
     sums       what blocks add to the residual stream is added by the next norm, what shared experts
                add by the kernel that brings the others' outcome back
@@ -49,6 +50,7 @@ class Software:
     clamps     what experts' activations read is clamped by kernels of their own
     norms      norms of queries and keys head by head, and of what blocks put out, are kernels of
                their own; else they are in what was fitted
+    persistent gradients of layer norms come at the rate of layer norms
     state      bytes of an element of the state of a scan or a delta rule
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them
@@ -69,6 +71,7 @@ class Software:
     cache: float = 0.0
     attention: str = "flash"
     chains: bool = True
+    activations: bool = True
     rms: bool = True
     sums: bool = False
     latents: bool = False
@@ -85,6 +88,7 @@ class Software:
     clamps: bool = False
     looped: bool = False
     norms: bool = False
+    persistent: bool = False
     state: float = 4.0
     blocks: str = ""
     wide: Numeric = 0.0

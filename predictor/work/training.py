@@ -26,6 +26,7 @@ from predictor.work.recompute import repeats
 from predictor.work.setting import Learning, Portion, Software
 from predictor.work.unlearned import gathered_again, unlearned_operators
 from predictor.work.worklist import WorkList
+from predictor.work.written import FULL
 
 
 def training_list(model: Model, plan: TrainingPlan) -> WorkList:
@@ -40,6 +41,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         products=recipe.core,
         attention=plan.attention,
         chains=plan.fused,
+        activations=plan.fused and not plan.activation_apart,
         rms=plan.fused or plan.fused_norm,
         direct=plan.dispatch == "once",
         by_row=recipe.by_row,
@@ -50,6 +52,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         merges_apart=plan.merges_apart,
         repeats=plan.keys_repeated,
         norms=True,
+        persistent=plan.norms_persist,
         stream=np.where(plan.stream_wide, 4.0, 0.0),
         wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
     )
@@ -216,13 +219,15 @@ def cast_operators(plan: TrainingPlan, held: Held) -> list[Operator]:
 def sum_operators(plan: TrainingPlan, held: Held) -> list[Operator]:
     """Gradients of each micro-batch after the first, which are read, and added to what is there
     (PyTorch 1.11, torch/csrc/autograd/functions/accumulate_grad.h: `variable_grad += new_grad`).
-    Counts are per step; none where products add them (`sums_apart`).
+    Counts are per step; none where products add them (`sums_apart`). Where narrow and wide ones
+    stand side by side (more than four bytes), they are added to the wide ones.
 
     held    parameters of one kind on this rank
     """
     if not plan.sums_apart:
         return []
-    moved, times = plan.recipe.activation + 2.0 * plan.gradient_bytes, plan.micro_batches - 1.0
+    summed = np.minimum(plan.gradient_bytes, FULL)
+    moved, times = plan.recipe.activation + 2.0 * summed, plan.micro_batches - 1.0
     tags = ("update", "update", plan.recipe.core, held.trained, 1.0, moved)
     return [streaming("gradients.add", "elementwise", "add", *tags, count=times)]
 

@@ -382,6 +382,7 @@ class WorkList:
         rows = self.portion.rows if rows is None else rows
         width = self.hidden if width is None else width
         kind = self.model.norm
+        back = kind if kind == "layernorm" and self.software.persistent else f"{kind}_bwd"
         self.stream(
             name,
             "norm",
@@ -389,7 +390,7 @@ class WorkList:
             rows,
             width,
             found.forward,
-            backward=(f"{kind}_bwd", found.backward),
+            backward=(back, found.backward),
             saved=found.kept * rows * width,
             kernels=found.kernels,
         )
@@ -441,8 +442,10 @@ class WorkList:
         restored = bool(self.learning and self.learning.restores)
         size, reads = written.FULL if restored else self.size, 2.0 if gated else 1.0
         found = written.Small((reads + 1) * size, (2 * reads + 1) * size, kept=reads * size)
-        if gated and not self.software.chains:  # silu, then the product, each a kernel of its own
+        if gated and not self.software.activations:  # silu, then the product, each by itself
             found = replace(found, forward=5.0 * size, backward=8.0 * size)
+        if kind == written.SQUARED_RELU and not self.software.activations:
+            found = written.squared_relu(size)
         if kind == written.NEW_GELU:
             kind = "gelu"
             if not self.software.rms:

@@ -26,6 +26,14 @@ GELU_PARTS = (8.0, 11.0)
 """Kernels of GPT-2's GELU in its own code: cube, factor, sum, factor, tanh, sum, half and product
 (Transformers 5.17, activations.py: NewGELUActivation), and what autograd runs for these."""
 
+SQUARED_PARTS = (2.0, 4.0)
+"""Kernels of a squared ReLU in the words of its definition: ReLU and square
+(`torch.pow(relu(x), 2)`: NeMo, collections/llm/fn/activation.py @ v2.3.0), and what autograd runs
+for these: a copy, its factor, the product with the gradient, and the ReLU's own."""
+
+SQUARED_RELU = "squared_relu"
+"""Its name in catalogs."""
+
 NEW_GELU = "gelu_new"
 """Name of that GELU; whoever fuses small kernels computes it as any other, in one."""
 
@@ -87,6 +95,16 @@ def gelu(software: Software) -> Small:
     plain = Small(18.0 * size, 28.0 * size, GELU_PARTS, 4.0 * size)
     cast = Small(76.0, 118.0, GELU_PARTS, 16.0)
     return _either(np.asarray(_wide(software, True)) > size, cast, plain)
+
+
+def squared_relu(size: float) -> Small:
+    """A squared ReLU in the kernels of its definition: forward two that read and write, backward
+    the input to the power of one (PyTorch 2.x, FunctionsManual.cpp: `pow_backward`) and its factor,
+    which read and write, and two products with a gradient. Kept is what the ReLU put out.
+
+    size   bytes of an element
+    """
+    return Small(4.0 * size, 10.0 * size, SQUARED_PARTS, size)
 
 
 def addition(software: Software) -> tuple[Numeric, Numeric]:

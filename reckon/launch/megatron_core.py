@@ -27,6 +27,7 @@ CONTRARY: dict[str, str] = {
     "--no-bias-swiglu-fusion": "bias_activation_fusion",
     "--no-bias-gelu-fusion": "bias_activation_fusion",
     "--no-rope-fusion": "apply_rope_fusion",
+    "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
     "--no-overlap-p2p-communication": "overlap_p2p_comm",
     "--no-async-tensor-model-parallel-allreduce": "async_tensor_model_parallel_allreduce",
 }

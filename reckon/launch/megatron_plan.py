@@ -168,6 +168,14 @@ DISPATCHER, BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-back
 UNFUSED = ("--no-bias-swiglu-fusion", "--no-bias-gelu-fusion")
 
 
+SUMMED = "--no-gradient-accumulation-fusion"
+
+
+def _summed_means(flags: Flags, facts: Facts) -> Facts:
+    """Whether gradients are added up by kernels of their own, where a line says so."""
+    return {"sums_apart": truth(SUMMED, flags[SUMMED])} if SUMMED in flags else {}
+
+
 def _fusion_says(facts: Facts) -> Flags:
     if facts["fused"]:
         return {}
@@ -324,6 +332,13 @@ PLAN: tuple[Entry, ...] = (
         lambda flags, facts: {"fused": not any(truth(f, flags.get(f, False)) for f in UNFUSED)},
         off=((UNFUSED[0], False),),
         fields=("fused",),
+    ),
+    Derived(
+        (SUMMED,),
+        lambda facts: {SUMMED: True} if facts["sums_apart"] else {},
+        _summed_means,
+        off=((SUMMED, False),),
+        fields=("sums_apart",),
     ),
     Number("--make-vocab-size-divisible-by", "vocab_multiple", absent=128),
     Cases(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from calibration.sources.told import noted
+from calibration.sources.told import amended, noted
 from predictor import catalog
 from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
 
@@ -106,3 +106,18 @@ def test_words_of_one_source_say_nothing_of_another() -> None:
     row = {"notes": "A3 Mega, 16 nodes", "source": "dstack-docs"}
     assert noted(row, "collectives")["link_gbs"] == "25.0"
     assert noted({**row, "source": "mine"}, "collectives") == {**row, "source": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("end", "column", "expected"),
+    [
+        ("mixtral-8x7b_fp8_36_a", "precision", "bf16"),  # its page says bf16 of this table
+        ("gpt-oss-120b_GB200_mxfp8_64_22_a", "doubtful", "1"),  # and calls this a regression
+        ("f63407b9_5B_1n", "tp", "2"),  # figures of June, with June's recipe
+        ("primus_l2_r1_a", "sums_apart", "0"),
+    ],
+)
+def test_a_page_says_more_of_rows_than_the_table(end: str, column: str, expected: str) -> None:
+    known = pd.read_csv(catalog.data_dir() / "reference" / "training.csv", low_memory=False)
+    (row,) = known[known["point_id"].str.endswith(end)].to_dict("records")
+    assert str(amended(row)[column]) == expected

@@ -168,6 +168,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "sums_apart": ("llama3-8b", {**BASE, "micro_batch": 1}, True),
     "built_whole": ("llama3-70b", {**BASE, "gpus": 512, "global_batch": 512}, True),
     "clamps_apart": ("gpt-oss-120b", {**EXPERTS, "recompute": "none"}, True),
+    "activation_apart": ("llama3-8b", BASE, True),
+    "norms_persist": ("gpt3-175b", {**BASE, "recompute": "none"}, True),
     "experts_looped": ("mixtral-8x7b", EXPERTS, True),
     "windows_masked": ("mistral-7b", {**BASE, "seq_len": 8192}, True),
     "merges_apart": ("llama3-8b", {**BASE, "cp_kind": "allgather"}, True),

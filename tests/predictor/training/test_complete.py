@@ -76,7 +76,7 @@ def test_frameworks_have_eras() -> None:
     new, _ = framework_settings("megatron-lm", None)
     assert old["attention"] == "unfused"
     assert new["attention"] == "flash"
-    assert label == "megatron-lm until 2021-12"
+    assert label == "megatron-lm until 2021-09"
 
 
 @pytest.mark.parametrize(

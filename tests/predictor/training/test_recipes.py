@@ -119,6 +119,73 @@ def test_experts_clamp_apart_until_one_kernel_runs_them() -> None:
     assert not complete(**fields, era="2026-06", precision="mxfp8").plan.clamps_apart
 
 
+OLD = {"system": "dgx-a100", "model": "gpt3-1.3b", "micro_batch": 1, "precision": "fp16"}
+LATE = {"system": "dgx-h100", "micro_batch": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        # Megatron-LM: fused in February 2022; forced to 32 bits with bf16 alone.
+        ({**OLD, "framework": "megatron-lm", "era": "2021-06"}, (True, 2.0)),
+        ({**OLD, "framework": "megatron-lm", "era": "2021-06", "precision": "bf16"}, (True, 4.0)),
+        ({**OLD, "framework": "megatron-lm", "era": "2022-05"}, (False, 4.0)),
+        # NeMo's launcher: July 2022, and of Nemotron and Mixtral not until 24.07.
+        ({**OLD, "framework": "nemo", "era": "2022-06"}, (True, 4.0)),
+        ({**OLD, "framework": "nemo", "era": "2022-08"}, (False, 4.0)),
+        ({**LATE, "framework": "nemo", "era": "2024-06", "model": "nemotron-4-15b"}, (True, 2.0)),
+        ({**LATE, "framework": "nemo", "era": "2024-06", "model": "llama3-8b"}, (False, 2.0)),
+        ({**LATE, "framework": "nemo", "era": "2024-06", "model": "mixtral-8x7b"}, (True, 2.0)),
+        ({**LATE, "framework": "nemo", "era": "2024-09", "model": "nemotron-4-15b"}, (False, 2.0)),
+        ({**OLD, "framework": "megatron-deepspeed", "era": "2022-01"}, (True, 2.0)),
+        ({**LATE, "framework": "megatron-deepspeed", "era": "2023-06"}, (True, 6.0)),
+        ({**LATE, "framework": "nanotron"}, (True, 6.0)),
+        # Primus: most of AMD's recipes, not all.
+        ({"system": "mi300x", "framework": "primus"}, (True, 4.0)),
+        ({"system": "mi300x", "framework": "primus", "model": "qwen3-30b-a3b"}, (False, 4.0)),
+        ({**LATE, "framework": "megatron-lm"}, (False, 4.0)),
+    ],
+)
+def test_gradients_are_added_by_kernels_of_their_own_until_products_do(
+    fields: dict[str, Any], expected: tuple[bool, float]
+) -> None:
+    plan = complete(**fields).plan
+    assert (plan.sums_apart, float(plan.gradient_bytes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("framework", "era", "system", "expected"),
+    [
+        ("megatron-lm", "2021-06", "dgx-a100", False), ("megatron-lm", "2021-11", "dgx-a100", True),
+        ("megatron-lm", "2022-05", "dgx-a100", True), ("nemo", "2022-03", "dgx-a100", True),
+        ("nemo", "2024-06", "dgx-h100", False),
+        ("megatron-deepspeed", "2022-05", "dgx-a100", False),
+    ],
+)  # fmt: skip
+def test_layer_norms_of_ampere_persist_since_october_2021(
+    framework: str, era: str, system: str, expected: bool
+) -> None:
+    fields = {"framework": framework, "era": era, "system": system, "model": "gpt3-1.3b"}
+    assert complete(**fields).plan.norms_persist is expected
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "era", "expected"),
+    [
+        ("nemotron-4-15b", "nemo", "2025-05", True),
+        ("nemotron-4-15b", "megatron-bridge", "2026-02", False),
+        ("llama2-7b", "nemo", "2024-02", True),
+        ("llama2-7b", "nemo", "2024-06", False),
+        ("gpt3-1.3b", "nemo", "2024-02", False),
+    ],
+)
+def test_activations_are_written_out_where_nothing_fuses_them(
+    model: str, framework: str, era: str, expected: bool
+) -> None:
+    found = complete(model=model, framework=framework, era=era)
+    assert found.plan.activation_apart is expected
+
+
 def test_what_is_later_than_any_release_is_taken_for_the_newest() -> None:
     of = ("deepseek-v3", "pretrain", "GB200-186GB", "mxfp8")
     newest, later, never = (

@@ -75,6 +75,41 @@ def test_gradients_are_added_to_those_of_earlier_micro_batches_by_themselves() -
     assert sum_operators(LOOP, held) == []
 
 
+def test_gradients_of_two_kinds_are_added_to_the_wide_ones() -> None:
+    """2 bytes of what is new, 4 twice of what is there, whatever stands beside it."""
+    made = replace(LOOP, sums_apart=True, gradient_bytes=6.0)
+    (added,) = sum_operators(made, Held(weights=1000.0, trained=600.0))
+    assert float(added.bytes) == 6000.0
+
+
+def test_a_squared_relu_written_out_is_two_kernels_and_four() -> None:
+    """ReLU and square read and write; back the copy and its factor do, and two products read
+    twice: 8 and 20 bytes in 16 bits for 4 and 6. A gate apart is written between: 10 and 16."""
+    for model, joined, apart in (
+        ("nemotron-4-15b", (4.0, 6.0), (8.0, 20.0)), ("llama3-8b", (6.0, 10.0), (10.0, 16.0)),
+        ("gpt3-1.3b", (4.0, 6.0), (4.0, 6.0)),
+    ):  # fmt: skip
+        for given, expected in ((False, joined), (True, apart)):
+            found = moved(model, replace(LOOP, fused=True, activation_apart=given))
+            assert (found["mlp.activation"], found["mlp.activation.bwd"]) == expected
+    kernels = {
+        o.name: o.kernels
+        for o in step_operators(catalog.model("nemotron-4-15b"), replace(LOOP, fused=False))
+    }
+    assert (kernels["mlp.activation"], kernels["mlp.activation.bwd"]) == (2.0, 4.0)
+
+
+@pytest.mark.parametrize(("model", "kind"), [("gpt3-1.3b", "layernorm"), ("llama3-8b", "rmsnorm")])
+def test_persistent_layer_norms_have_gradients_at_their_own_rate(model: str, kind: str) -> None:
+    """Of as many bytes as before; RMS norms are not theirs."""
+    for given in (False, True):
+        listed = step_operators(catalog.model(model), replace(LOOP, norms_persist=given))
+        (back,) = (o for o in listed if o.name == "mlp.norm.bwd")
+        persistent = given and kind == "layernorm"
+        assert back.variant == (kind if persistent else f"{kind}_bwd")
+        assert kind == "rmsnorm" or float(back.bytes / (back.m * back.n)) == 6.0
+
+
 def test_weights_and_gradients_are_cast_once_a_micro_batch() -> None:
     """4 + 2 bytes a weight before it is multiplied, 2 + 4 a gradient."""
     held = Held(weights=1000.0, trained=600.0)

@@ -169,6 +169,24 @@ def test_nemo_1_and_its_keys_of_speed() -> None:
     assert launch.unknown == []
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [("", None), ("gradient_accumulation_fusion: false", True),
+     ("gradient_accumulation_fusion: true", False)],
+)  # fmt: skip
+def test_a_configuration_says_whether_products_add_gradients(
+    more: str, expected: bool | None
+) -> None:
+    """As Primus's do of most models, and Megatron's line by --no-gradient-accumulation-fusion."""
+    lines = f"num_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nvocab_size: 99\n{more}"
+    launch = read_launch("megatron", lines)
+    assert launch.fields.get("sums_apart") is expected
+    assert launch.unknown == []
+    line = "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --vocab-size 99 "
+    found = read_launch("megatron", line + "--no-gradient-accumulation-fusion")
+    assert found.fields["sums_apart"] is True
+
+
 def test_degrees_of_a_checkpoint_are_refused() -> None:
     """NVIDIA/NeMo 1.23, conf/megatron_gpt_inference.yaml: -1 is the checkpoint's."""
     with pytest.raises(InputError, match=r"tensor_model_parallel_size -1: .* the checkpoint"):

@@ -85,10 +85,11 @@ variation: setup         ## refit how steady steps of real runs are, and attenti
 	$(BIN)/python -m calibration.variation.population $(SHARED)/reference/variation/mlperf_step_ratios.csv.gz
 	$(BIN)/python -m calibration.variation.documents $(SHARED)/reference/variation/attention_per_document_h100.csv
 
-own: setup             ## how a few own runs help: sources left out in turn; writes data/own/training.json; five minutes
+own: setup               ## how a few own runs help: sources left out in turn; writes data/own and its guide; minutes
 	@test -d $(SHARED) || { echo "make own needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.checks.few_shot $(SHARED) --write
 	$(BIN)/python -m calibration.checks.few_shot_serving $(SHARED) --write
+	$(BIN)/python -m tools.own_runs
 	$(BIN)/python -m tools.own_steps data/measurements/two-cores-*
 
 power: setup             ## refit data/power/fitted.json to measured power; print what was left out

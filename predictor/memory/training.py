@@ -413,7 +413,8 @@ def memory(
     present = np.broadcast_to(at.count > 0, zero.shape)
     subtotal: Array = sum(whole.values(), zero)
     whole["fragmentation"] = (subtotal - whole["context"]) * adds.fragmentation
-    if built := _built_whole(model, plan):
+    built = _built_whole(model, plan)
+    if plan.built_whole:
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
     parts = ((adapters, group, None), (edges, group, None), (own, 1.0, None))

@@ -8,9 +8,12 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test docs lint setup validate plans pictures scoreboard peers calibration pools runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
+.PHONY: help demo check-profile test docs lint setup validate plans pictures scoreboard peers calibration pools runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
 
-setup: $(VENV)/$(STAMP)
+help:                    ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
+
+setup: $(VENV)/$(STAMP)  ## a virtual environment with all that the targets need
 
 $(VENV)/$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,7 +32,7 @@ check-profile: setup     ## how well this machine is profiled: repeatability, un
 test: setup              ## all tests; under five minutes on two quiet cores
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-lint: setup
+lint: setup              ## formatting, types, which room imports which
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -85,10 +88,11 @@ variation: setup         ## refit how steady steps of real runs are, and attenti
 	$(BIN)/python -m calibration.variation.population $(SHARED)/reference/variation/mlperf_step_ratios.csv.gz
 	$(BIN)/python -m calibration.variation.documents $(SHARED)/reference/variation/attention_per_document_h100.csv
 
-own: setup             ## how a few own runs help: sources left out in turn; writes data/own/training.json; five minutes
+own: setup               ## how a few own runs help: sources left out in turn; writes data/own and its guide; minutes
 	@test -d $(SHARED) || { echo "make own needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.checks.few_shot $(SHARED) --write
 	$(BIN)/python -m calibration.checks.few_shot_serving $(SHARED) --write
+	$(BIN)/python -m tools.own_runs
 	$(BIN)/python -m tools.own_steps data/measurements/two-cores-*
 
 power: setup             ## refit data/power/fitted.json to measured power; print what was left out
@@ -126,8 +130,8 @@ bench: setup             ## speed, as ratios to a yardstick measured in the same
 rooms: setup             ## which room imports which, lines of each; fails on cycles between files
 	$(BIN)/python tools/rooms.py
 
-wheel: setup
+wheel: setup             ## the wheel, in dist/
 	$(BIN)/python -m build --wheel --outdir dist .
 
-clean:
-	rm -rf $(VENV) .peers dist build $(OUT) profile-out *.egg-info
+clean:                   ## remove what these targets made here, the environment too
+	rm -rf $(VENV) .peers dist build site $(OUT) profile-out *.egg-info

@@ -29,9 +29,6 @@ SIZES = tuple(4.0 * 4**power for power in range(3, 13))
 TELLING = 2.0**20
 """Size [bytes] of a message that is carried at about the link's rate."""
 
-OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
-assert set(OPS) == set(COLLECTIVE_OPS)
-
 OVERLAP_SIZES = (2.0**20, 2.0**24)
 OVERLAP_WIDTH = 512
 """Messages [bytes] that are reduced beside products of square matrices this wide."""
@@ -215,7 +212,7 @@ def sweep(member: Member, budget: Allowance) -> list[dict[str, Any]]:
     (`sizes_in_turn`) among all ranks in any case."""
     rows = []
     groups, sizes = rings(member), sizes_in_turn()
-    for size, op, ring in itertools.product(sizes, OPS, groups):
+    for size, op, ring in itertools.product(sizes, COLLECTIVE_OPS, groups):
         needed = size in sizes[:2] and ring.group is None
         if not member.agree(float(budget.left > 0 or needed)):
             continue

@@ -142,22 +142,23 @@ def networks(shared: Path) -> pd.DataFrame:
 def prices(shared: Path) -> pd.DataFrame:
     table = pd.read_csv(shared / "catalog" / "accelerators.csv")
     table = table[table["list_price_usd"].notna()]
-    columns = ["name", "list_price_usd", "cloud_usd_per_hr_low", "cloud_usd_per_hr_high"]
-    kept = table[[*columns, "cloud_price_year", "source"]].copy()
+    kept = table[["name", "list_price_usd", "source"]].copy()
     kept["list_price_usd"] = kept["list_price_usd"].astype(int)
     return kept
+
+
+TABLES = (nodes, memories, networks, prices)
+
+
+def written(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def main() -> None:
     shared = Path(sys.argv[1])
     TECHNOLOGY.mkdir(parents=True, exist_ok=True)
-    for name, make in (
-        ("nodes", nodes),
-        ("memories", memories),
-        ("networks", networks),
-        ("prices", prices),
-    ):
-        make(shared).to_csv(TECHNOLOGY / f"{name}.csv", index=False, lineterminator="\n")
+    for make in TABLES:
+        (TECHNOLOGY / f"{make.__name__}.csv").write_text(written(make(shared)), encoding="utf-8")
 
 
 if __name__ == "__main__":

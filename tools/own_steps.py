@@ -18,12 +18,18 @@ from calibration.checks.own_steps import added, likeliest, line, steps_of
 from predictor.catalog import load, own_prior
 
 
+def has_steps(folder: Path) -> bool:
+    """Whether a folder is a profile with steps; others hold tables of single measurements."""
+    return (folder / "kernels.parquet").is_file() and (folder / "steps.csv").is_file()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profiles", type=Path, nargs="+")
     found = []
     for profile in parser.parse_args().profiles:
-        if not profile.is_dir():
+        if not has_steps(profile):
+            print(f"{profile.name}: no training steps in it")
             continue
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "calibration"

@@ -289,7 +289,7 @@ def kernels(text: str, folder: Path | None) -> str:
 
 
 def power(text: str, folder: Path | None) -> str:
-    """Power and energy, as issue 19 asks."""
+    """Power and energy, constants of models and accelerators left out."""
     return put(text, "power", "\n".join(power_table_of(SHARED, catalog.load("default"))))
 
 

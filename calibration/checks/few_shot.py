@@ -1,6 +1,6 @@
 """How much a handful of a source's own runs helps to predict its others.
 
-    python -m calibration.checks.few_shot ../shared [--cache FILE] [--write]
+    python -m calibration.checks.few_shot ../shared [--write]
 
 Every source of published runs is left out in turn: of the run parameters, and of the covariance
 with which its runs are read (`calibration.runs.prior`). Then k of its runs are drawn at random,
@@ -12,7 +12,6 @@ from, as `reckon calibrate` asks; the others are predicted like any that is not 
 from __future__ import annotations
 
 import argparse
-import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -343,19 +342,6 @@ def told(found: dict[int, dict[str, Score]]) -> dict[str, dict[str, float]]:
     }
 
 
-def cached(path: Path | None, shared: Path) -> tuple[Runs, dict[str, Block]]:
-    """Runs and their blocks, kept in a file where one is named."""
-    if path is not None and path.is_file():
-        with path.open("rb") as stream:
-            runs, blocks = pickle.load(stream)
-            return runs, blocks
-    runs = published(shared)
-    blocks = blocks_of(runs)
-    if path is not None:
-        path.write_bytes(pickle.dumps((runs, blocks)))
-    return runs, blocks
-
-
 def left_out(runs: Runs, blocks: dict[str, Block]) -> tuple[Prior, list[Drawn], list[Drawn]]:
     """The prior of all sources; sources and groups, each with the prior of the others."""
     whole = fit_prior(list(blocks.values()))
@@ -385,10 +371,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: print the table; with --write keep the prior of all sources."""
     parser = argparse.ArgumentParser(description="How much a few runs of one's own help.")
     parser.add_argument("shared", type=Path)
-    parser.add_argument("--cache", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args(arguments)
-    runs, blocks = cached(given.cache, given.shared)
+    runs = published(given.shared)
+    blocks = blocks_of(runs)
     whole, sources, groups = left_out(runs, blocks)
     by_source, by_group = table(sources), table(groups)
     print("\n".join([*report("sources", by_source), *report("groups", by_group)]))

@@ -18,6 +18,7 @@ import yaml
 from calibration.sources.reading import read_table
 from predictor.errors import InputError
 from predictor.files import write_text
+from predictor.schema import COLLECTIVE_OPS
 
 APART = 2.563
 """Standard deviations of a normal from its P10 to its P90."""
@@ -26,7 +27,6 @@ LEAST = 5
 """Calls of a kernel of which quantiles are told."""
 
 WORK = ("gemm", "moe_gemm", "attention_prefill", "attention_backward")
-TALK = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
 
 NEEDED = ("op", "latency_us", "latency_p10_us", "latency_p90_us", "samples")
 
@@ -57,7 +57,7 @@ def measured(table: pd.DataFrame, where: str) -> dict[str, float | str]:
             f"{where}: no column {missing[0]!r}; profile this machine (reckon profile)"
         )
     found: dict[str, float | str] = {"base": "typical"}
-    for name, ops in (("work", WORK), ("collectives", TALK)):
+    for name, ops in (("work", WORK), ("collectives", COLLECTIVE_OPS)):
         spread = _spread(table, ops)
         if spread is not None:
             found[name] = round(spread, 5)

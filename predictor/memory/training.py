@@ -413,7 +413,7 @@ def memory(
     present = np.broadcast_to(at.count > 0, zero.shape)
     subtotal: Array = sum(whole.values(), zero)
     whole["fragmentation"] = (subtotal - whole["context"]) * adds.fragmentation
-    if built := _built_whole(model, plan):
+    if np.any(built := _built_whole(model, plan)):
         rest = built + DRIVER - subtotal - whole["fragmentation"]
         whole["model built whole"] = np.maximum(rest, 0.0)
     parts = ((adapters, group, None), (edges, group, None), (own, 1.0, None))

@@ -15,7 +15,7 @@ CLIENT_FIELDS = (
         "client", TEXT, "Benchmark client, as in vllm-0.8.5 or sglang.", ("load",),
         default="none", held="", lists=False,
         more="Sets lengths, burstiness and warm-up as it does by default "
-        "(data/software/serving/clients.yaml).",
+        "(data/software/clients.yaml).",
     ),
     PlanField(
         "lengths", WORD, "Distribution of lengths, one by one.", ("load",), choices=LENGTHS,

@@ -3,8 +3,8 @@ training on them; on the same accelerators in turn, or on some of them each.
 
 Answers have long-tailed lengths: an iteration's rollouts last until the longest of them ends, while
 engines run emptier and emptier. Shared accelerators do one after the other; apart, either waits for
-the other (`in_turn`), or trains on the rollouts of the iteration before (`one_behind`: Noukhovitch
-et al. 2024, arXiv 2410.18252), so that an iteration takes the longer of both. Before they learn,
+the other (`IN_TURN`), or trains on the rollouts of the iteration before (`BEHIND`: Noukhovitch et
+al. 2024, arXiv 2410.18252), so that an iteration takes the longer of both. Before they learn,
 those that train work out what the model, and the one it is compared with, say of the answers (one
 pass forward each, `plans.objectives`). Weights go from those that train to those that serve in each
 (Hu et al. 2024, OpenRLHF, arXiv 2405.11143, section 3).

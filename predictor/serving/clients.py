@@ -2,7 +2,7 @@
 
 An open loop sends at a rate, whether the engine keeps up or not; a closed loop has so many clients,
 each of which sends the next request when it has read the answer to the last. What public benchmark
-clients do by default is in `data/software/serving/clients.yaml`.
+clients do by default is in `data/software/clients.yaml`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ def decoding_taxes(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
-    tiles: float = TILES,
 ) -> Taxes:
     """Launching, bulk-synchronous waiting and data locality of one decoding pass [s].
 
@@ -54,7 +53,7 @@ def decoding_taxes(
         if BULK in without:
             talk = float(np.asarray(own.communication * device.communication))
             work = float(np.asarray(own.decode * device.compute))
-            left -= work + talk - float(tiled(work, talk, tiles))
+            left -= work + talk - float(tiled(work, talk, TILES))
         return left
 
     return taxes_of(time)

@@ -36,8 +36,6 @@ from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
 from predictor.work import Group
 
-OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
@@ -296,7 +294,7 @@ def collective_time(
 ) -> tuple[Array, Array]:
     """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
 
-    op       one of `OPS`; after a dot whose kernel, if not NCCL's: 'allreduce.custom' and
+    op       of `COLLECTIVE_OPS`; after a dot whose kernel, if not NCCL's: 'allreduce.custom' and
              'allreduce.custom.vllm' for the small all-reduce of inference engines (of one),
              'alltoall.deepep_dispatch' and its like for the exchange of a mixture's tokens
     message  bytes in nccl-tests' convention, float or array

@@ -6,7 +6,16 @@ from predictor.training.completion import (
     enforce_reach,
 )
 from predictor.training.dealt import Dealt, Share
-from predictor.training.decomposition import Parts, joined, parts, singles, stack, take
+from predictor.training.decomposition import (
+    COMPUTE_TERMS,
+    EXCHANGE_TERMS,
+    Parts,
+    joined,
+    parts,
+    singles,
+    stack,
+    take,
+)
 from predictor.training.doubts import others, otherwise
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
@@ -85,6 +94,8 @@ from predictor.training.whole_run import reliability_defaults, reliability_of
 __all__ = [
     "ANY",
     "COLLECTIVE_CATEGORIES",
+    "COMPUTE_TERMS",
+    "EXCHANGE_TERMS",
     "HOP",
     "LAUNCH",
     "LAYERED",

@@ -29,6 +29,8 @@ from predictor.training.layer import (
 )
 
 COMPUTE_TERMS = ("forward", "backward", "recompute")
+EXCHANGE_TERMS = ("tp_communication", "cp_communication", "ep_communication")
+"""Terms of a step that are a pass: what is computed, and what ranks exchange meanwhile."""
 
 
 @dataclass(frozen=True, eq=False)

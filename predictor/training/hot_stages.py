@@ -17,7 +17,8 @@ from predictor.power import Conditions, Powered, unlimited
 from predictor.timing import Calibration
 from predictor.training.completion import TrainingRequest
 from predictor.training.dealt import Dealt
-from predictor.training.power import COMPUTED, step_power
+from predictor.training.decomposition import COMPUTE_TERMS
+from predictor.training.power import step_power
 from predictor.training.prediction import TrainingPrediction, predict
 from predictor.training.unlike_stages import by_stage
 from predictor.variation import SILENT
@@ -66,7 +67,7 @@ def _paces(found: TrainingPrediction, under: Powered) -> Array:
     usual = unlimited(
         under.work, *power_setting(found.cluster, Conditions(), found.calibration.power)
     )
-    before = {name: _time(under, name) for name in COMPUTED}
+    before = {name: _time(under, name) for name in COMPUTE_TERMS}
     whole = sum(before.values())
     each = [before[name] * under.each[name].reshape(-1) / float(usual[name]) for name in before]
     return np.asarray(sum(each) / whole)

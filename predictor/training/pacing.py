@@ -25,7 +25,8 @@ from predictor.power import (
     pace,
 )
 from predictor.records import dataclass
-from predictor.training.power import COMPUTED, step_activity, step_power
+from predictor.training.decomposition import COMPUTE_TERMS
+from predictor.training.power import step_activity, step_power
 from predictor.training.prediction import TrainingPrediction
 
 PARTS = {"forward": ("forward",), "backward": ("backward", "recompute")}
@@ -184,8 +185,9 @@ def with_clocks(own: Pipeline, chosen: Array, slower: float = 0.0) -> Powered:
         if name == "bubble":
             continue
         outside = max(float(one.time) - base.get(name, 0.0), 0.0)
-        lasts_all = time.get(name, 0.0) + (0.0 if name in COMPUTED else outside)
-        used = joules.get(name, 0.0) + (0.0 if name in COMPUTED else outside * float(one.power))
+        lasts_all = time.get(name, 0.0) + (0.0 if name in COMPUTE_TERMS else outside)
+        drawn = 0.0 if name in COMPUTE_TERMS else outside * float(one.power)
+        used = joules.get(name, 0.0) + drawn
         watts = used / lasts_all if lasts_all > 0 else float(one.power)
         left -= lasts_all
         phases.append(Phase(name, np.asarray(lasts_all), np.asarray(watts), one.pieces))

@@ -23,10 +23,9 @@ from predictor.power import (
     unlimited,
 )
 from predictor.records import dataclass
+from predictor.training.decomposition import COMPUTE_TERMS, EXCHANGE_TERMS
 from predictor.training.prediction import TrainingPrediction
 
-COMPUTED = ("forward", "backward", "recompute")
-NEAR = ("tp_communication", "cp_communication", "ep_communication")
 FAR = ("pp_communication", "dp_communication")
 STREAMED = 0.7
 """Share of the memory's bandwidth that the optimizer reaches."""
@@ -60,7 +59,7 @@ def step_activity(found: TrainingPrediction) -> StepActivity:
     neutral = found.step_time - terms["data_loading"]
     factor = neutral / np.maximum(neutral - terms["framework"], 1e-15)
     work = _work(found)
-    compute = sum((terms[name] for name in COMPUTED), np.zeros(()))
+    compute = sum((terms[name] for name in COMPUTE_TERMS), np.zeros(()))
     hidden = sum(found.hidden.values(), np.zeros(()))
     beside = np.minimum(hidden / np.maximum(compute, 1e-15), 1.0)
     device = found.cluster.accelerator
@@ -68,7 +67,7 @@ def step_activity(found: TrainingPrediction) -> StepActivity:
     near, far = (SENDING * np.asarray(found.cluster.tiers[at].bandwidth) for at in (0, -1))
     micro = np.asarray(plan.micro_batches, float) * plan.vpp
     activity, pieces = {}, {}
-    for name in COMPUTED:
+    for name in COMPUTE_TERMS:
         lasts = sum((time for _, _, time in work[name].values()), np.zeros(()))
         for part, (flop, moved, time) in work[name].items():
             ideal = flop / peak, moved / bandwidth
@@ -87,7 +86,8 @@ def step_activity(found: TrainingPrediction) -> StepActivity:
             )
         pieces[name] = micro
     inner, outer = (
-        factor * sum((terms[name] for name in names), np.zeros(())) for names in (NEAR, FAR)
+        factor * sum((terms[name] for name in names), np.zeros(()))
+        for names in (EXCHANGE_TERMS, FAR)
     )
     sent = inner * near + outer * far
     activity["communication"] = Activity(
@@ -116,7 +116,7 @@ def _work(found: TrainingPrediction) -> dict[str, dict[str, tuple[Array, Array, 
         return known[index] if known.ndim else known
 
     none = (np.zeros(shape), np.zeros(shape), np.zeros(shape))
-    totals = {name: {"products": none, "others": none} for name in COMPUTED}
+    totals = {name: {"products": none, "others": none} for name in COMPUTE_TERMS}
     rows = zip(found.operators, found.executions, found.timing.time, strict=True)
     for operator, count, time in rows:
         if operator.phase not in totals:
@@ -203,15 +203,15 @@ def _slower(under: Powered, usual: Mapping[str, Array]) -> dict[str, Array]:
 def _computing(found: TrainingPrediction, slower: Mapping[str, Array]) -> Array:
     """How much longer all computation takes together."""
     terms = found.breakdown
-    compute = sum((terms[name] * slower[name] for name in COMPUTED), np.zeros(()))
-    before = sum((terms[name] for name in COMPUTED), np.zeros(()))
+    compute = sum((terms[name] * slower[name] for name in COMPUTE_TERMS), np.zeros(()))
+    before = sum((terms[name] for name in COMPUTE_TERMS), np.zeros(()))
     return np.asarray(compute / np.maximum(before, 1e-15))
 
 
 def _under(found: TrainingPrediction, slower: Mapping[str, Array]) -> dict[str, Array]:
     """Terms of a step whose phases take so much longer [s]."""
-    owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
-    owner |= dict.fromkeys((*NEAR, *FAR), "communication")
+    owner = {name: name for name in (*COMPUTE_TERMS, "bubble", "optimizer")}
+    owner |= dict.fromkeys((*EXCHANGE_TERMS, *FAR), "communication")
     terms, work = found.breakdown, _computing(found, slower)
     breakdown = {
         name: value * (work if name == "bubble" else slower.get(owner.get(name, ""), 1.0))

@@ -22,8 +22,7 @@ from predictor.plans import LINE, TrainingPlan, partition, timeline
 from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.dealt import Dealt, Share, named, together, told
-from predictor.training.decomposition import parts
-from predictor.training.power import COMPUTED
+from predictor.training.decomposition import COMPUTE_TERMS, parts
 from predictor.training.prediction import TrainingPrediction, predict
 from predictor.training.software import environment_of
 from predictor.training.step import Step, assemble
@@ -378,7 +377,7 @@ class _Line:
             for name, value in getattr(self.tower[stage], of).items():
                 found[name] += own.tower * value
         if of != "ends":
-            found |= {name: self.slower[stage] * found[name] for name in COMPUTED}
+            found |= {name: self.slower[stage] * found[name] for name in COMPUTE_TERMS}
         return found
 
     def _pace(self, stage: int, own: _Held) -> float:
@@ -386,7 +385,7 @@ class _Line:
         if self.slower[stage] == 1.0:
             return 1.0
         terms = self._terms(stage, own, "terms")
-        whole, slowed = sum(terms.values()), sum(terms[name] for name in COMPUTED)
+        whole, slowed = sum(terms.values()), sum(terms[name] for name in COMPUTE_TERMS)
         return whole / (whole - slowed + slowed / self.slower[stage])
 
     def ends(self, counts: list[int]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from predictor.arrays import Array, Index, Numeric
 from predictor.plans import SHARDINGS, Passes, TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import Timing
+from predictor.training.decomposition import COMPUTE_TERMS, EXCHANGE_TERMS
 from predictor.training.prediction import TrainingPrediction
 from predictor.variation import (
     LEVELS,
@@ -35,8 +36,7 @@ from predictor.variation.montecarlo import Lots, draw
 
 P95 = LEVELS[1]
 
-DEVICE = ("forward", "backward", "recompute")
-TALK = ("tp_communication", "cp_communication", "ep_communication", "pp_communication")
+TALK = (*EXCHANGE_TERMS, "pp_communication")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +163,7 @@ def vary_meeting(
     ends = terms["dp_communication"] + terms["optimizer"]
     factor = (step - loading) / np.maximum(step - loading - terms["framework"], 1e-300)
     pipeline = step - loading - factor * ends
-    kernels = sum((terms[name] for name in DEVICE), np.zeros(step.shape))
+    kernels = sum((terms[name] for name in COMPUTE_TERMS), np.zeros(step.shape))
     talk = sum((terms[name] for name in TALK), np.zeros(step.shape))
     busy = np.maximum(kernels + talk + terms["host"] + terms["offload"], 1e-300)
     gpu = kernels / busy * np.hypot(bound * of.compute, (1.0 - bound) * of.memory)

@@ -27,6 +27,7 @@ from predictor.work.primitives import Collective, Group
 from predictor.work.recompute import comes_again, ends_early, region_repeats
 from predictor.work.sparse import longer, pooled
 from predictor.work.unlearned import UNLEARNED, gathered_again, unlearned_passes
+from predictor.work.worklist import BLOCK_SCALED
 
 PASSES = "passes"
 """What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
@@ -95,10 +96,6 @@ def _entered(plan: TrainingPlan) -> list[tuple[str, str, Numeric]]:
     sums that are scattered are among these, what is gathered is not (`_op_sac_save_list`, models/
     llama3/infra/parallelize.py of torchtitan @ b39377f9f: `reduce_scatter_tensor` alone)."""
     return [("recompute", ".again", 1.0)] if plan.recompute == "per_op" else []
-
-
-BLOCK_SCALED = ("fp8_block", "mxfp8", "nvfp4")
-"""Data types whose scales run along one direction: what is multiplied in both is narrowed twice."""
 
 
 def _gathered(plan: TrainingPlan) -> tuple[float, float]:

@@ -27,7 +27,7 @@ LAYER_MODULES = ("layer", "dense", "moe")
 QKV = ("attention.qkv", "attention.q_up", "attention.kv_up")
 """Projections to queries, keys and values."""
 
-SCALED = ("fp8_block", "mxfp8", "nvfp4")
+BLOCK_SCALED = ("fp8_block", "mxfp8", "nvfp4")
 """Data types with a scale for each block of the dimension along which products add up: the gradient
 of the weights adds up along another than the other two, so that Transformer Engine narrows inputs
 and gradients for both in one kernel, which reads once and writes twice (2.5 to 2.14,
@@ -280,7 +280,7 @@ class WorkList:
         """Whether operands are narrowed along both of their dimensions at once: where they are kept
         so for the gradient of the weights, and have scales along the dimension that is added up."""
         learning = self.learning
-        return bool(learning and learning.narrow and not learning.frozen and dtype in SCALED)
+        return bool(learning and learning.narrow and not learning.frozen and dtype in BLOCK_SCALED)
 
     def _kept_input(self, saved: Numeric, dtype: str, adapted: bool, name: str) -> Numeric:
         """Of a linear layer's input [bytes]: as narrow as it is multiplied where the framework

@@ -25,7 +25,7 @@ EFFECTS: tuple[tuple[str, int, str], ...] = (
     (r"overlap|async|bucket|nccl|comm", 4, "communication hidden behind work"),
     (r"fusion|fused|grouped.?(gemm|mm)|flash|kernel|transformer.?engine", 3, "which kernels run"),
     (r"(^|[-_])mm[-_]|image|video|vision|media|audio", 3,
-     "inputs other than text, which are not predicted"),
+     "inputs other than text, which `images` states"),
     (r"deterministic", 3, "slower kernels that repeat exactly"),
 )  # fmt: skip
 """Patterns of a flag's name, how much it may change, and what."""

@@ -122,13 +122,13 @@ def quoted(value: Any) -> str:
     return shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))
 
 
-def rendered(head: str, flags: Flags, marks: str = "--") -> str:
+def rendered(head: str, flags: Flags) -> str:
     """A command with a flag on each line; switches that are off, and '@' flags, are left out."""
     lines = [head]
     for name, value in flags.items():
         if name.startswith("@") or value is False:
             continue
-        flag = name if name.startswith("-") else f"{marks}{name}"
+        flag = name if name.startswith("-") else f"--{name}"
         text = value if isinstance(value, str) and name.endswith("modules") else None
         said = text if text is not None else quoted(value)
         lines.append(flag if value is True else f"{flag} {said}")

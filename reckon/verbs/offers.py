@@ -25,12 +25,12 @@ from predictor.search import (
 from predictor.serving import Promise, ServingRequest
 from predictor.timing import Calibration
 from predictor.units import GB
+from reckon.verbs.figures import SCHEMA_VERSION
 from reckon.verbs.finalists import Fleet, Trial
 from reckon.verbs.frugal import Thrift
 from reckon.verbs.frugal_fleets import Point, energy_front, powered_engines, spent
 from reckon.verbs.loads import Load
 from reckon.verbs.powering import interval, limit_of
-from reckon.verbs.results import SCHEMA_VERSION
 
 OBJECTIVES = ("gpus", "cost", "energy", "money")
 """What is made small: accelerators, their price, energy of a request, energy and accelerators at

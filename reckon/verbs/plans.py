@@ -49,6 +49,7 @@ from predictor.training import TrainingPrediction, predict
 from predictor.units import GB
 from predictor.variation import NONE, PACKING_KEYS
 from reckon.verbs.against import Own, hold_against
+from reckon.verbs.figures import SCHEMA_VERSION, assumptions, plain
 from reckon.verbs.frugal import (
     MOST,
     Frugal,
@@ -61,7 +62,6 @@ from reckon.verbs.frugal import (
     thrift_of,
 )
 from reckon.verbs.powering import interval, limit_of
-from reckon.verbs.results import SCHEMA_VERSION, plain
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
 if TYPE_CHECKING:
@@ -260,9 +260,7 @@ class TrainingSearch:
                 name: getattr(found.counts, name)
                 for name in ("enumerated", "possible", "fitting", "timed")
             },
-            "assumed": [
-                {"field": a.field, "value": plain(a.value), "rule": a.rule} for a in found.assumed
-            ],
+            "assumed": assumptions(found.assumed),
             "plans": best,
             "breakdown_s": dict(self.winner.breakdown),
             "ties": [at + 1 for at, _ in self.ties],

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from predictor.training import COMPUTE_TERMS, EXCHANGE_TERMS
 from reckon.verbs.powering import PowerResult
 
 Event = dict[str, Any]
 Span = tuple[float, float, str]
 """Start and end [s], and the phase of power that it is."""
 
-NEAR = ("tp_communication", "cp_communication", "ep_communication")
 COUNTER = "power of a GPU, W"
 
 
@@ -19,9 +19,9 @@ def pass_power(power: PowerResult, breakdown: Mapping[str, float]) -> dict[str, 
     """Watts of what the timeline shows: passes draw what their kernels and the exposed
     communication within them draw, by their time; recomputation is part of the backward pass."""
     watts = {name: drawn for name, (drawn, _) in power.phases.items()}
-    time = {name: breakdown.get(name, 0.0) for name in ("forward", "backward", "recompute")}
+    time = {name: breakdown.get(name, 0.0) for name in COMPUTE_TERMS}
     whole = sum(time.values())
-    near = sum(breakdown.get(name, 0.0) for name in NEAR)
+    near = sum(breakdown.get(name, 0.0) for name in EXCHANGE_TERMS)
     share = near / max(near + whole, 1e-15)
     again = time["recompute"] / max(time["backward"] + time["recompute"], 1e-15)
     backward = (1 - again) * watts["backward"] + again * watts["recompute"]

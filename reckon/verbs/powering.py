@@ -17,6 +17,7 @@ from predictor.power import KWH, Conditions, NodePower, Powered, node_power
 from predictor.records import dataclass
 from predictor.serving import PoweredApart
 from predictor.units import Z80
+from reckon.verbs.figures import picked
 
 B = TypeVar("B")
 
@@ -109,8 +110,7 @@ class PowerResult:
 
     def at(self, values: Any) -> float:
         """Of this prediction's place in the batch."""
-        array = np.asarray(values, float)
-        return float(array if self.index is None or not array.ndim else array[..., self.index])
+        return picked(values, self.index)
 
     def _rows(self, values: Any) -> list[float]:
         array = np.asarray(values, float)

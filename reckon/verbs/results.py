@@ -37,39 +37,18 @@ from predictor.training import (
 )
 from predictor.units import GB
 from predictor.variation import NONE, Profile
+from reckon.verbs.figures import Interval, of_calibration, of_request, picked
 from reckon.verbs.pacing import Paced
 from reckon.verbs.powering import Drawn, PowerResult, Supposed, supposed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from predictor.catalog import Spec
 
-SCHEMA_VERSION = 1
 DAY = 86400.0
 
 STEPS = 1000
 """Of a run without a budget of tokens, where machines vary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A predicted value with its interval, all in the same unit."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
-
-    def scaled(self, factor: float) -> Interval:
-        """The interval in another unit."""
-        return Interval(self.value * factor, self.low * factor, self.high * factor)
-
-    def to_dict(self) -> dict[str, float]:
-        """As JSON writes it."""
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +108,7 @@ class Prediction:
         return f"<Prediction of {what}: {told}>"
 
     def _at(self, values: Any) -> float:
-        array = np.asarray(values, float)
-        return float(array if self.index is None or not array.ndim else array[self.index])
+        return picked(values, self.index)
 
     @property
     def power(self) -> PowerResult | None:
@@ -418,17 +396,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
-        calibration = self.batch.calibration
         return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "training",
-            "inputs": self.inputs(),
-            "stated": as_made(self.request.stated),
-            "assumed": [
-                {"field": a.field, "value": plain(a.value), "rule": a.rule}
-                for a in self.request.assumed
-            ],
-            "no_effect": list(self.request.idle),
+            **of_request("training", self.inputs(), self.request),
             "step_time_s": self.step_time.to_dict(),
             "sigma": self._at(self.batch.sigma),
             "tokens_per_s": self.tokens_per_s,
@@ -464,11 +433,7 @@ class Prediction:
                 }
                 for report in self.operators
             ],
-            "calibration": {
-                "name": calibration.name,
-                "interval_level": calibration.interval_level,
-                "fitted_to": calibration.provenance.get("fitted_to", "nothing"),
-            },
+            "calibration": of_calibration(self.batch.calibration),
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -488,13 +453,3 @@ class Prediction:
             **{f"{term}_s": value for term, value in self.breakdown.items()},
         }
         return pd.DataFrame([row])
-
-
-def plain(value: Any) -> Any:
-    """A value that JSON knows."""
-    return value if isinstance(value, str | int | float | bool | type(None)) else str(value)
-
-
-def as_made(stated: Spec | None) -> dict[str, Any] | None:
-    """A request as it was made, of which another gives the same; None where there was none."""
-    return None if stated is None else stated.to_dict(defaults=False)

@@ -14,7 +14,7 @@ from predictor.errors import InputError
 from predictor.records import dataclass
 from predictor.search import Iteration, Rollouts, iterations
 from predictor.timing import Calibration
-from reckon.verbs.results import SCHEMA_VERSION
+from reckon.verbs.figures import SCHEMA_VERSION
 from reckon.verbs.training import DEFAULT_CALIBRATION
 
 OPEN = ("epochs", "critic")

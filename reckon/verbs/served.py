@@ -20,13 +20,11 @@ from predictor.serving import (
 )
 from predictor.timing import Taxes
 from predictor.units import GB
+from reckon.verbs.figures import Interval, of_calibration, of_request, picked, plain
 from reckon.verbs.powering import Drawn, PowerResult
-from reckon.verbs.results import Interval, as_made, plain
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,7 @@ class ServingResult:
         return f"<ServingResult of {self.batch.model.name} on {where}: {told}, {fits}>"
 
     def _at(self, values: Any) -> float:
-        array = np.asarray(values, float)
-        return float(array if self.index is None or not array.ndim else array[self.index])
+        return picked(values, self.index)
 
     def _interval(self, metric: str, value: Any) -> Interval:
         low, high = self.batch.interval(metric, value)
@@ -271,18 +268,9 @@ class ServingResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
-        calibration = self.batch.calibration
         latencies = self.batch.latencies
         return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "inference",
-            "inputs": self.inputs(),
-            "stated": as_made(self.request.stated),
-            "assumed": [
-                {"field": a.field, "value": plain(a.value), "rule": a.rule}
-                for a in self.request.assumed
-            ],
-            "no_effect": list(self.request.idle),
+            **of_request("inference", self.inputs(), self.request),
             "ttft_s": self.ttft.to_dict(),
             "tpot_s": self.tpot.to_dict(),
             "e2e_s": self.e2e.to_dict(),
@@ -322,11 +310,7 @@ class ServingResult:
                 }
                 for phase, line in self.operators
             ],
-            "calibration": {
-                "name": calibration.name,
-                "interval_level": calibration.interval_level,
-                "fitted_to": calibration.provenance.get("fitted_to", "nothing"),
-            },
+            "calibration": of_calibration(self.batch.calibration),
         }
 
     def to_frame(self) -> pd.DataFrame:

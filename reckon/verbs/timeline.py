@@ -124,10 +124,9 @@ def _held_events(process: int, changes: list[tuple[float, int]]) -> list[Event]:
     return found
 
 
-def measured_events(steps: Anatomy, process: int, whole_step: int = -1) -> list[Event]:
-    """The kernels of one recorded step (the last one unless said otherwise), a thread for each
-    stream; the step starts at 0."""
-    begin, until = steps.marks[whole_step]
+def measured_events(steps: Anatomy, process: int) -> list[Event]:
+    """The kernels of the last recorded step, a thread for each stream; the step starts at 0."""
+    begin, until = steps.marks[-1]
     chosen = [span for span in steps.spans if begin <= span.start < until]
     streams = {name: number for number, name in enumerate(sorted({s.stream for s in chosen}))}
     found = [

@@ -13,7 +13,8 @@ from predictor.catalog import DESCRIBED, NAMED, STORED, Assumption
 from predictor.plans import SHARDINGS
 from predictor.training import Share
 from predictor.units import GB, GIB
-from reckon.verbs.results import Interval, Prediction
+from reckon.verbs.figures import Interval
+from reckon.verbs.results import Prediction
 from reckon.verbs.training import Sweep
 
 BAR = 40

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import numpy as np
 
 from predictor.hardware import Accelerator, Cluster, Tier
+from predictor.schema import COLLECTIVE_OPS
 from predictor.timing import Calibration, EngineParameters, ServingParameters
-from predictor.timing.collectives import OPS
 from predictor.timing.defaults import DEFAULTS
 
 QUICKER = 4.0
@@ -61,7 +61,7 @@ def quicker_kernels(one: EngineParameters) -> EngineParameters:
 def quicker_calibration(one: Calibration, cluster: Cluster) -> Calibration:
     """An uncalibrated one whose links, launches and engines are as much faster."""
     links = {}
-    for op in OPS:
+    for op in COLLECTIVE_OPS:
         for tier in cluster.tiers:
             own = one.link(op, tier.link)
             links[op, tier.link] = replace(

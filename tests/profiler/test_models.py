@@ -23,6 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa:
 from calibration.sources.found import Stated  # noqa: E402
 from calibration.sources.kineto import read_steps  # noqa: E402
 from predictor.models.model import Model  # noqa: E402
+from predictor.schema import COLLECTIVE_OPS  # noqa: E402
 from profiler import collectives, huggingface, ranks, serving, step, suite  # noqa: E402
 from profiler.collectives import Member  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
@@ -88,7 +89,7 @@ def test_groups_of_several_sizes_alone_and_together() -> None:
     """Four processes; nothing is left of the budget, so only what all ranks need to tell a
     latency and a rate."""
     rows = pd.DataFrame(ranks.spawn(groups, 4, ranks._free_port()))
-    assert set(rows["op"]) == set(collectives.OPS)
+    assert set(rows["op"]) == set(COLLECTIVE_OPS)
     assert set(rows["num_gpus"]) == {4}
     assert set(rows["message_bytes"]) == {256.0, 2.0**20}
     assert sorted(collectives.sizes_in_turn()) == list(collectives.SIZES)
@@ -126,7 +127,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
             signal.signal(number, handler)
     assert statuses == {0: 0, 1: 0}
     table = pd.read_parquet(tmp_path / "kernels.parquet")
-    assert set(collectives.OPS) <= set(table["op"])
+    assert set(COLLECTIVE_OPS) <= set(table["op"])
     assert set(table["ranks_per_host"]) == {2}
     steps = pd.read_csv(tmp_path / "steps.csv")
     assert {"dp2", "fsdp2", "tp2"} == {name.split("_")[-1] for name in steps["point_id"]}

@@ -1,4 +1,4 @@
-"""Link models on what their fits did not see: the figures that issue 3 asks for."""
+"""Link models on what their fits did not see: sizes, generations, sources."""
 
 from __future__ import annotations
 

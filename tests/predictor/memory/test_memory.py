@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -316,6 +317,17 @@ def test_a_model_built_whole_takes_its_weights_at_least(plan: Make) -> None:
         assert whole.reserved == max(float(step.reserved), least)
         assert whole.peak == pytest.approx(max(float(step.peak), least + DRIVER))
         assert sum(value[2] for value in whole.classes.values()) == pytest.approx(float(whole.peak))
+
+
+def test_a_batch_of_models_built_whole_is_its_plans_one_by_one(plan: Make) -> None:
+    """Frozen weights are built in the bytes that they are kept in."""
+    model, held = catalog.model("llama3-8b"), np.array([2.0, 4.0])
+    own = {"built_whole": True, "sharding": "fsdp", "trained": "lora", "lora_rank": 16.0}
+    many = memory(model, plan(**own, dp=64.0, global_batch=64.0, weight_bytes=held), RUN)
+    for at, each in enumerate(held):
+        one = memory(model, plan(**own, dp=64.0, global_batch=64.0, weight_bytes=each), RUN)
+        assert (many.peak[at], many.tensors[at]) == (one.peak, one.tensors)
+        assert one.tensors >= min(each, 2.0) * model.parameters
 
 
 def test_tensors_are_what_the_allocator_holds_less_what_it_loses(plan: Make) -> None:

@@ -12,10 +12,10 @@ from predictor.catalog.artifacts import load
 from predictor.hardware.links import USUAL_HOP, LinkModel
 from predictor.hardware.systems import Cluster, Tier
 from predictor.plans import distinct_share
+from predictor.schema import COLLECTIVE_OPS
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import (
     CHUNK,
-    OPS,
     bus_factor,
     chained,
     collective_time,
@@ -72,14 +72,14 @@ def test_tensor_parallelism_across_nodes_runs_at_nic_speed() -> None:
     assert outside > 3 * inside
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", COLLECTIVE_OPS)
 def test_a_group_of_one_costs_nothing(op: str) -> None:
     time, _ = collective_time(op, 1e9, Group(1.0, 1.0), TWO, KERNELS)
     assert time == 0
 
 
 @given(
-    st.sampled_from(OPS),
+    st.sampled_from(COLLECTIVE_OPS),
     st.sampled_from([2, 4, 8, 16, 64]),
     st.floats(1e3, 1e9),
     st.floats(1.1, 4.0),
@@ -92,14 +92,17 @@ def test_more_bandwidth_never_slows(op: str, size: int, message: float, more: fl
     assert fast <= slow
 
 
-@given(st.sampled_from(OPS), st.sampled_from([2, 8, 16]), st.floats(1e2, 1e9))
+@given(st.sampled_from(COLLECTIVE_OPS), st.sampled_from([2, 8, 16]), st.floats(1e2, 1e9))
 def test_larger_messages_take_longer(op: str, size: int, message: float) -> None:
     group = Group(float(size), 1.0)
     times, _ = collective_time(op, np.array([message, 2 * message]), group, TWO, KERNELS)
     assert times[1] > times[0] > 0
 
 
-@given(st.sampled_from(OPS), st.lists(st.sampled_from([1, 2, 8, 32]), min_size=1, max_size=6))
+@given(
+    st.sampled_from(COLLECTIVE_OPS),
+    st.lists(st.sampled_from([1, 2, 8, 32]), min_size=1, max_size=6),
+)
 def test_a_batch_equals_its_members(op: str, sizes: list[int]) -> None:
     group = Group(np.array(sizes, float), 1.0)
     together, _ = collective_time(op, 1e7, group, TWO, KERNELS)

@@ -10,8 +10,9 @@ import pytest
 
 from predictor.hardware import Cluster, LinkModel, Tier
 from predictor.plans import distinct_share
+from predictor.schema import COLLECTIVE_OPS
 from predictor.timing.calibration import Calibration
-from predictor.timing.collectives import CHUNK, OPS, collective_time, hop_time, hops, span
+from predictor.timing.collectives import CHUNK, collective_time, hop_time, hops, span
 from predictor.work.primitives import Group
 from tests.predictor.timing.test_laws_timing import DEVICE
 
@@ -31,7 +32,10 @@ def model(op: str, link: str, at: int) -> LinkModel:
 
 
 KNOWN = Calibration(
-    "links", links={(op, link): model(op, link, at) for op in OPS for at, link in enumerate(LINKS)}
+    "links",
+    links={
+        (op, link): model(op, link, at) for op in COLLECTIVE_OPS for at, link in enumerate(LINKS)
+    },
 )
 
 
@@ -130,7 +134,7 @@ def waited(op: str, group: Group, cluster: Cluster, whole: float, counted: float
     return (every - counted) * hop + inside
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", COLLECTIVE_OPS)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_collective_rank_by_rank(op: str, seed: int) -> None:
     cluster, group, message = drawn(seed)

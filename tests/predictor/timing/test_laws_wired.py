@@ -9,7 +9,8 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.systems import default_system, resize_node
 from predictor.hardware import Cluster, Tier
-from predictor.timing.collectives import OPS, collective_time, span
+from predictor.schema import COLLECTIVE_OPS
+from predictor.timing.collectives import collective_time, span
 from predictor.work.primitives import Group
 
 KERNELS = load("kernels-only")
@@ -32,7 +33,7 @@ def test_a_group_has_the_links_among_its_members(size: int, members: int) -> Non
     assert switched.ring == switched.own == switched.pair == 450e9
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", COLLECTIVE_OPS)
 @pytest.mark.parametrize("members", [2.0, 4.0, 8.0, 16.0])
 def test_a_switch_is_never_slower(op: str, members: float) -> None:
     """And no slower for whole nodes but for transfers, which have one link of all there."""

@@ -13,6 +13,7 @@ from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.plans import TrainingPlan
 from predictor.power import CLOCKS, Conditions, Pace, relative_energy
+from predictor.training.decomposition import COMPUTE_TERMS, EXCHANGE_TERMS
 from predictor.training.pacing import (
     PassPace,
     _inside,
@@ -22,10 +23,8 @@ from predictor.training.pacing import (
     with_clocks,
 )
 from predictor.training.power import (
-    COMPUTED,
     COPIES,
     FAR,
-    NEAR,
     PRODUCTS,
     SENDING,
     STREAMED,
@@ -65,12 +64,14 @@ def test_phases_of_a_step_last_as_long_as_its_terms(found: TrainingPrediction) -
     assert loading > 0.0
     factor = (step - loading) / (step - loading - seconds(found, "framework"))
     assert factor > 1.0
-    assert float(work["communication"].time) == pytest.approx(factor * seconds(found, *NEAR, *FAR))
+    assert float(work["communication"].time) == pytest.approx(
+        factor * seconds(found, *EXCHANGE_TERMS, *FAR)
+    )
     for phase, term in (("bubble", "bubble"), ("optimizer", "optimizer")):
         assert float(work[phase].time) == pytest.approx(factor * seconds(found, term))
     waits = factor * seconds(found, "host", "offload") + loading
     assert float(work["waiting"].time) == pytest.approx(waits)
-    for name in COMPUTED:
+    for name in COMPUTE_TERMS:
         both = float(work[f"{name}.products"].time + work[f"{name}.others"].time)
         assert both == pytest.approx(factor * seconds(found, name))
     assert sum(float(one.time) for one in work.values()) == pytest.approx(step)
@@ -80,12 +81,12 @@ def test_work_of_a_step_is_its_operators(found: TrainingPrediction) -> None:
     """FLOPs by what their data type takes, bytes, shares of a phase's time; of products apart."""
     work, factor = step_activity(found).activity, None
     hidden = sum(float(one) for one in found.hidden.values())
-    beside = min(hidden / seconds(found, *COMPUTED), 1.0)
+    beside = min(hidden / seconds(found, *COMPUTE_TERMS), 1.0)
     bandwidth, near = float(DGX.accelerator.bandwidth), SENDING * DGX.tiers[0].bandwidth
     far = SENDING * DGX.tiers[-1].bandwidth
     neutral = float(found.step_time) - seconds(found, "data_loading")
     factor = neutral / (neutral - seconds(found, "framework"))
-    for name in COMPUTED:
+    for name in COMPUTE_TERMS:
         sums = {"products": np.zeros(3), "others": np.zeros(3)}
         for one, count, time in zip(
             found.operators, found.executions, found.timing.time, strict=True
@@ -105,7 +106,7 @@ def test_work_of_a_step_is_its_operators(found: TrainingPrediction) -> None:
             assert float(own.core) == pytest.approx(ideal[0] / sum(ideal))
             assert float(own.link) == pytest.approx(beside * share * seconds(found, name) * near)
             assert float(own.spinning) == pytest.approx(beside)
-    sent = factor * (near * seconds(found, *NEAR) + far * seconds(found, *FAR))
+    sent = factor * (near * seconds(found, *EXCHANGE_TERMS) + far * seconds(found, *FAR))
     talk = work["communication"]
     assert float(talk.link) == pytest.approx(sent)
     assert float(talk.bytes) == pytest.approx(COPIES * sent)
@@ -114,7 +115,7 @@ def test_work_of_a_step_is_its_operators(found: TrainingPrediction) -> None:
     assert float(update.bytes) == pytest.approx(STREAMED * bandwidth * float(update.time))
     pieces = step_activity(found).pieces
     assert {name: float(one) for name, one in pieces.items()} == {
-        **dict.fromkeys((*COMPUTED, "communication", "waiting"), 16.0), "bubble": 2.0,
+        **dict.fromkeys((*COMPUTE_TERMS, "communication", "waiting"), 16.0), "bubble": 2.0,
         "optimizer": 1.0,
     }  # fmt: skip
 
@@ -138,11 +139,11 @@ def test_a_step_under_conditions_is_its_phases_each_as_much_longer(
     slower = {name: float(under.longer[name] / usual.longer[name]) for name in under.longer}
     own = limited(found, under, conditions)
     new = {name: float(value) for name, value in own.breakdown.items()}
-    for name in (*COMPUTED, "optimizer"):
+    for name in (*COMPUTE_TERMS, "optimizer"):
         assert new[name] == pytest.approx(slower[name] * seconds(found, name))
-    for name in (*NEAR, *FAR):
+    for name in (*EXCHANGE_TERMS, *FAR):
         assert new[name] == pytest.approx(slower["communication"] * seconds(found, name))
-    work = sum(new[name] for name in COMPUTED) / seconds(found, *COMPUTED)
+    work = sum(new[name] for name in COMPUTE_TERMS) / seconds(found, *COMPUTE_TERMS)
     assert new["bubble"] == pytest.approx(work * seconds(found, "bubble"))
     for name in ("data_loading", "host", "offload"):
         assert new[name] == seconds(found, name)
@@ -200,7 +201,7 @@ def test_passes_at_the_highest_clock_are_the_step_as_it_is(found: TrainingPredic
     assert float(sum(one.time for one in slow.phases)) == pytest.approx(
         max(float(own.usual.time) + 0.3, sum(float(one.time) for one in slow.phases))
     )
-    passes = {one.name: float(one.time) for one in slow.phases if one.name in COMPUTED}
+    passes = {one.name: float(one.time) for one in slow.phases if one.name in COMPUTE_TERMS}
     expected: dict[str, float] = {}
     for pace, each in zip(own.paces, spent.sum(axis=1) / 4, strict=True):
         for name, longer, share in zip(pace.names, pace.at.longer[5], pace.share, strict=True):
@@ -267,7 +268,9 @@ def test_parts_of_the_passes_last_as_long_as_the_passes(
     assert lasts["waiting"] == pytest.approx(min(beyond, 1.0) * host)
     assert lasts["communication"] == pytest.approx(max(beyond - 1.0, 0.0) * host, abs=1e-9 * host)
     for own in sides:  # each side has of what lies between as it has of what is computed
-        sums = [sum(float(w.time) for n, w in own if (n in COMPUTED) is of) for of in (True, False)]
+        sums = [
+            sum(float(w.time) for n, w in own if (n in COMPUTE_TERMS) is of) for of in (True, False)
+        ]
         assert sums[1] * compute == pytest.approx(sums[0] * beyond * host)
 
 

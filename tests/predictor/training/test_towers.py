@@ -21,7 +21,7 @@ from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.training import towers
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.dealt import Dealt
-from predictor.training.power import COMPUTED
+from predictor.training.decomposition import COMPUTE_TERMS
 from predictor.training.prediction import predict
 from predictor.training.uneven import dealt_step
 from predictor.training.unlike_stages import ACTIVE, STATES, _line
@@ -176,7 +176,7 @@ def test_a_stages_passes_are_its_terms_of_both_towers_however_slow() -> None:
             before = sound._terms(stage, own, "terms")
             more = slower[stage] if line is slow else 1.0
             for name, value in terms.items():
-                longer = more if name in COMPUTED else 1.0
+                longer = more if name in COMPUTE_TERMS else 1.0
                 assert value == pytest.approx(longer * before[name])
             told = line.breakdown(counts, stage)
             late = told.pop("data_loading")

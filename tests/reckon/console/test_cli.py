@@ -12,7 +12,7 @@ import pytest
 
 import reckon
 from predictor import catalog
-from reckon.verbs.results import SCHEMA_VERSION
+from reckon.verbs.figures import SCHEMA_VERSION
 
 Cli = Callable[..., tuple[int, str, str]]
 RUN = ["predict", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "64",

@@ -124,7 +124,12 @@ def tower_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _read(own: Mapping[str, Any], outer: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
+def _type(own: Mapping[str, Any], outer: Mapping[str, Any]) -> str:
+    """Type of a tower; where its part states none (Qwen2.5-VL's published files), the whole's."""
+    return str(own.get("model_type") or outer.get("model_type") or "")
+
+
+def _read(own: Mapping[str, Any], content: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
     found: dict[str, Any] = {"kind": kind}
     for name, keys in SIZES.items():
         value = next((own[key] for key in keys if isinstance(own.get(key), int)), None)
@@ -133,10 +138,10 @@ def _read(own: Mapping[str, Any], outer: Mapping[str, Any], kind: str) -> dict[s
         if value is None:
             return None
         found[name] = value
-    if str(own.get("model_type", "")).startswith(WIDE):
+    if _type(own, content).startswith(WIDE):
         found["ffn_hidden"] = own.get("out_hidden_size", found["ffn_hidden"])
-    found["gated"] = str(own.get("model_type", "")).startswith(GATED)
-    return found | (_heard(own) if kind == "audio" else _seen(own, outer))
+    found["gated"] = _type(own, content).startswith(GATED)
+    return found | (_heard(own) if kind == "audio" else _seen(own, content))
 
 
 def _heard(own: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +194,7 @@ def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
     joined = int(own.get("temporal_patch_size", 1))  # Qwen-VL: an image counts as two frames
     kinds = [str(one.get("model_type", "")) for one in (own, outer)]
     layers = own.get("fullatt_block_indexes")
-    one = not str(own.get("model_type", "")).startswith(("qwen", "siglip"))
+    one = not _type(own, outer).startswith(("qwen", "siglip"))
     return {
         "patches": inside + (1 if one else 0),  # a class token, but in these
         "tokens": tokens,

@@ -375,8 +375,8 @@ RENAMED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "RefinedWebModel": (_FALCON, {"model_type": "falcon"}),
     "stablelm_epoch": ({}, {"model_type": "stablelm"}),
 }
-"""Earlier names of types: of their keys, and what they are today (tiiuae/falcon-40b before July 2023,
-configuration_RW.py; stabilityai/stablelm-3b-4e1t, configuration_stablelm_epoch.py)."""
+"""Earlier names of types: of their keys, and what they are today (tiiuae/falcon-40b before July
+2023, configuration_RW.py; stabilityai/stablelm-3b-4e1t, configuration_stablelm_epoch.py)."""
 
 INSIDE = {
     "minimax_m3_vl": "minimax_m3_vl_text", "minimax_m3": "minimax_m3_vl_text",

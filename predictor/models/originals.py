@@ -1,5 +1,5 @@
-"""Models in the words of their makers' own code: `params.json` of Meta's Llama and of Mistral, which
-lies beside (or instead of) a `config.json`."""
+"""Models in the words of their makers' own code: `params.json` of Meta's Llama and of Mistral,
+which lies beside (or instead of) a `config.json`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WITHOUT = ("norm_eps", "rope_theta", "rope_scaling", "use_scaled_rope", "rope_sc
 """Keys that change no size, or are read apart."""
 
 LLAMA = 32000
-"""Words of Llama 1 and 2, whose files state -1: their tokenizer says (llama, llama/generation.py)."""
+"""Words of Llama 1 and 2, whose files state -1 (meta-llama/llama, llama/generation.py)."""
 
 
 def is_original(content: Mapping[str, Any]) -> bool:

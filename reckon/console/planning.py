@@ -122,6 +122,7 @@ def train_command() -> click.Command:
         from reckon.views.report import write_training
 
         said = invocation(given, [*flags, *bounds], also=OFFLOADED if offload else {})
+        drawn(given["report"])
         own = read_plan(compare) if compare else None
         with progress("searching") as told:
             found = asked(
@@ -169,6 +170,7 @@ def infer_command() -> click.Command:
         from reckon.views.report import write_inference
 
         said = invocation(given, [*flags, *promise])
+        drawn(given["report"])
         aimed = aim(given["emit"], target)
         with working("searching fleets"):
             found = asked(said.fields, said.calibration, said.where, target=aimed)
@@ -217,6 +219,13 @@ def _told(
         if not said.quiet and not emit:
             print(f"\npictures in {report}")
     return 0 if not line or line["emitted"]["read_back"]["holds"] else 2
+
+
+def drawn(report: str | None) -> str | None:
+    """Where pictures go; asked before a search. Raises InputError for what is no page."""
+    if report is not None and Path(report).suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--report {report}: pictures are a page; give a FILE.html")
+    return report
 
 
 def aim(emit: str | None, target: str | None) -> str | None:

@@ -64,7 +64,7 @@ OFFLOADED: dict[str, Any] = {"offload_activations": [0, 0.5, 1], "offload_optimi
 def _training_bounds() -> list[click.Option]:
     """Flags that bound a search of training plans and are no fields of one."""
     return [
-        option("batch-tokens", "Instead of --global-batch: tokens per step."),
+        option("batch-tokens", "Instead of --global-batch: tokens per step.", "X", BUDGET),
         option("tokens", "To train on.", "X", BUDGET),
         option("days", "At most so many.", "X", float),
         option("money", "At most so much, in the price's unit.", "X", float),

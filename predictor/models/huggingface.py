@@ -205,9 +205,9 @@ def _completed(content: Mapping[str, Any], own: Mapping[str, Any], within: bool)
         others = next((group for group in GROUPS if key in group), (key,))
         if (within or key in LATER) and not any(other in content for other in others):
             found[key] = value
-    heads, shared = found.get("num_attention_heads"), found.get("num_key_value_heads")
-    taken = "num_key_value_heads" not in content and isinstance(heads, int) and shared
-    if taken and heads % shared:  # a class's, of other heads than the file's
+    heads, shared = found.get("num_attention_heads"), own.get("num_key_value_heads")
+    stated = "num_key_value_heads" in content or not isinstance(heads, int)
+    if not stated and shared and heads % shared:  # a class's, of other heads than the file's
         del found["num_key_value_heads"]
     return found
 

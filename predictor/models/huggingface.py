@@ -21,7 +21,7 @@ from predictor.models.families import (
 )
 from predictor.models.keys import DELTA, EXPERTS, OTHER_NAMES, QWEN4
 from predictor.models.quantization import read_quantization
-from predictor.models.tower import tower_of
+from predictor.models.tower import Classes, tower_of
 
 
 def is_config(content: Mapping[str, Any]) -> bool:
@@ -140,6 +140,9 @@ def _experts(content: Mapping[str, Any], found: dict[str, Any]) -> None:
             found.setdefault("shared_experts", 1)
     else:
         found.pop("expert_ffn_hidden", None)
+        if content.get("model_type") == "llama4_text":  # Llama Guard 4: all of its layers are dense
+            for name in ("moe_every_n", "top_k", "shared_experts"):
+                found.pop(name, None)
 
 
 def _falcon(content: Mapping[str, Any], found: dict[str, Any]) -> None:
@@ -182,9 +185,6 @@ def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None
         inside = MINICPM.get(str(content.get("version") or first), "")
     return {**content, "model_type": inside} if inside in TYPES else None
 
-
-Classes = Mapping[str, Mapping[str, Any]]
-"""By `model_type`: keys and what their configuration class takes where a file leaves them out."""
 
 LATER = ("num_key_value_heads", "head_dim", "sliding_window", "use_sliding_window")
 """Keys that files of their own leave out, having been written before there were any; what lacks
@@ -341,7 +341,7 @@ def from_config(
     if _within(kind, content) and (inner := _language(kind, content)):
         # A model that sees images too: its language model, and what sees them.
         outer = {key: content[key] for key in SHARED if key in content}
-        tower = tower_of(content)
+        tower = tower_of(content, classes)
         language = from_config({**outer, **inner}, where, classes, within=True)
         return {**language, **({"tower": tower} if tower else {})}
     if kind not in TYPES:

@@ -114,14 +114,37 @@ ASKED = ("query_num", "downsample_mode")
 """Keys of files whose slices are of `image_size` there, not of their tower's (MiniCPM-V)."""
 
 
-def tower_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
+Classes = Mapping[str, Mapping[str, Any]]
+"""By `model_type`, or that of the whole and the key of a part ('qwen2_vl.vision_config'): keys and
+what their configuration class takes where a file leaves them out."""
+
+SHAPES = (*SIZES.values(), ("intermediate_size", "encoder_ffn_dim", "vt_intermediate_size",
+                            "mlp_ratio"))  # fmt: skip
+"""Keys of which a file states one."""
+
+
+def tower_of(content: Mapping[str, Any], classes: Classes | None = None) -> dict[str, Any] | None:
     """The tower that a configuration of HuggingFace states beside its language model, in the keys
     of `Tower`; None where it has none, or says too little of it."""
     for key, kind in (("vision_config", "vision"), ("audio_config", "audio")):
         own = content.get(key)
         if isinstance(own, Mapping):
-            return _read(own, content, kind)
+            named = f"{content.get('model_type')}.{key}"
+            known = classes or {}
+            usual = known.get(str(own.get("model_type")), known.get(named, {}))
+            return _read(_completed(own, usual), content, kind)
     return None
+
+
+def _completed(own: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """A part with what its class takes for the keys that it lacks, unless it says the same by
+    another one; two that the class has are two things (Qwen2-VL's `embed_dim`, `hidden_size`)."""
+    found = dict(own)
+    for key, value in usual.items():
+        others = {other for group in SHAPES if key in group for other in group} - set(usual)
+        if not (others | {key}) & set(own):
+            found[key] = value
+    return found
 
 
 def _type(own: Mapping[str, Any], outer: Mapping[str, Any]) -> str:

@@ -94,3 +94,42 @@ def test_a_tower_that_states_no_type_has_the_whole_s() -> None:
     found = catalog.model({"model_type": "qwen2_5_vl", **text, "vision_config": vision}).tower
     assert found is not None
     assert (found.gated, found.patches, found.tokens) == (True, 1024, 256)
+
+
+@pytest.mark.parametrize(
+    ("content", "layers", "hidden", "ffn_hidden", "patches"),
+    [
+        ({"model_type": "llava",  # Pixtral 12B
+          "vision_config": {"model_type": "pixtral", "image_size": 1024, "patch_size": 16}},
+         24, 1024, 4096, 64**2 + 1),
+        ({"model_type": "qwen2_vl", "vision_config": {"hidden_size": 3584, "in_chans": 3}},
+         32, 1280, 5120, 1024),
+        ({"model_type": "internvl", "vision_config": {"model_type": "internvl_vision"}},
+         24, 1024, 4096, 32**2 + 1),
+        ({"model_type": "llava", "vision_config": {  # what is stated by another word counts
+            "model_type": "clip_vision_model", "depth": 3, "mlp_ratio": 2, "hidden_size": 64}},
+         3, 64, 128, 7**2 + 1),
+    ],
+)  # fmt: skip
+def test_towers_that_leave_their_sizes_out_have_their_classes(
+    content: dict[str, Any], layers: int, hidden: int, ffn_hidden: int, patches: int
+) -> None:
+    """They were left out whole, without a word."""
+    text = {"model_type": "qwen2", "num_hidden_layers": 2, "hidden_size": 64,
+            "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100}  # fmt: skip
+    found = catalog.model({**content, "text_config": text}).tower
+    assert found is not None
+    assert (found.layers, found.hidden) == (layers, hidden)
+    assert (found.ffn_hidden, found.patches) == (ffn_hidden, patches)
+
+
+def test_llama_guard_4_is_a_dense_llama_4() -> None:
+    """12 billion parameters, .87 of them the tower's: no mixture, said by zeros."""
+    text = {"model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192,
+            "intermediate_size_mlp": 8192, "num_attention_heads": 40, "num_hidden_layers": 48,
+            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 202048, "moe_layers": [],
+            "num_local_experts": 0, "num_experts_per_tok": 0,
+            "interleave_moe_layer_step": 0}  # fmt: skip
+    model = catalog.model({"model_type": "llama4", "text_config": text})
+    assert model.parameters == pytest.approx(11.13e9, rel=0.002)
+    assert not model.is_moe

@@ -203,7 +203,9 @@ def _simulable(plan: ServingPlan, values: Mapping[str, Any], around: Around) -> 
     plain = plain and around.ttft == around.tpot == math.inf  # how many keep a promise
     asked = stated or (0 if plain else FEWEST_REPLAYED)
     if asked and static:
-        what = "--simulate" if stated else "what is stated of clients, sessions, promises or replicas"
+        what = (
+            "--simulate" if stated else "what is stated of clients, sessions, promises or replicas"
+        )
         raise InputError(f"{what} needs requests that follow each other: --concurrency or --rate")
     return asked
 

@@ -43,6 +43,11 @@ _LAZY = {
 __all__ = ["InputError", "__version__", *_LAZY]
 
 
+def __dir__() -> list[str]:
+    """Verbs that were not used yet among them, for notebooks that complete names."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import a verb when it is first used: a prediction needs neither pandas nor torch."""
     if name not in _LAZY:

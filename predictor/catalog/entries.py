@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -164,8 +165,19 @@ def _model_spec(ref: Ref) -> tuple[ModelSpec, str]:
     else:
         content, where = resolve("models", ref)
     if is_config(content):
-        content = from_config(content, where)
+        content = from_config(content, where, _config_classes(data_dir()))
     return parse(ModelSpec, content, where), where
+
+
+@lru_cache(maxsize=8)
+def _config_classes(directory: Path) -> dict[str, Any]:
+    """What HuggingFace's configuration classes take for keys that a file leaves out."""
+    path = directory / "defaults" / "config_classes.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    return found
 
 
 MODEL_FIELDS = tuple(field.name for field in fields(Model))

@@ -169,8 +169,11 @@ class Engine:
     def month(self, version: str) -> str:
         """The month in which a release, or the last one before it, came out.
 
-        Raises InputError for an engine of which no releases are known.
+        Raises InputError for an engine of which no releases are known, nor of the one that it is on
+        a vendor's accelerators.
         """
+        if not self.releases and self.port:
+            return engine_named(self.port[0]).month(version)
         if not self.releases:
             raise InputError(f"no releases of {self.name} are known; state --era YYYY-MM instead")
         wanted = version_of(version)

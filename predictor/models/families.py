@@ -351,20 +351,11 @@ TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "gemma3n_text",
     "cohere", "cohere2", "gemma4_text", "gemma4_unified_text", "cohere2_moe", "granite_swa",
     "lfm2", "lfm2_moe", "lfm3", "youtu_llm", "mamba", "falcon_mamba", "zamba2",
-    "xglm", "biogpt", "openai-gpt", "granite_docling_text",
+    "xglm", "biogpt", "openai-gpt", "granite_docling_text", "gpt_neo", "gpt_bigcode", "starcoder2",
+    "smollm3", "ernie4_5", "ernie4_5_moe", "vaultgemma", "minicpm3", "youtu", "lara_mini",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 
-
-DEFAULTS: dict[str, dict[str, int]] = {
-    "llama": {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
-              "intermediate_size": 11008, "vocab_size": 32000},
-    "gemma3_text": {"num_hidden_layers": 26, "hidden_size": 2304, "num_attention_heads": 8,
-                    "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
-                    "sliding_window": 4096, "vocab_size": 262208},
-}  # fmt: skip
-"""What a language model within another file leaves to its configuration class (transformers 4.57,
-configuration_llama.py and configuration_gemma3.py, 2025-10): LLaVA 1.5 and Gemma 3 4B do."""
 
 ARCHITECTURES = {"Grok1ForCausalLM": "grok1", "Grok1ModelForCausalLM": "grok1"}
 """Types by `architectures`, where a file's `model_type` is that of another model ('git' of
@@ -376,6 +367,16 @@ UNSAID = {
     "Qwen3ForCausalLM": "qwen3",
 }  # fmt: skip
 """Those of parts of files that state no type (DeepSeek-OCR's language model)."""
+
+_FALCON = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+           "n_head_kv": "num_kv_heads"}  # fmt: skip
+RENAMED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "RefinedWeb": (_FALCON, {"model_type": "falcon", "new_decoder_architecture": True}),
+    "RefinedWebModel": (_FALCON, {"model_type": "falcon"}),
+    "stablelm_epoch": ({}, {"model_type": "stablelm"}),
+}
+"""Earlier names of types: of their keys, and what they are today (tiiuae/falcon-40b before July
+2023, configuration_RW.py; stabilityai/stablelm-3b-4e1t, configuration_stablelm_epoch.py)."""
 
 INSIDE = {
     "minimax_m3_vl": "minimax_m3_vl_text", "minimax_m3": "minimax_m3_vl_text",

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.errors import InputError, unknown
-from predictor.models import choosing, listed, mixed, newer, spaces
+from predictor.models import choosing, listed, mixed, newer, originals, spaces
 from predictor.models.families import (
     ARCHITECTURES,
-    DEFAULTS,
     INSIDE,
     MINICPM,
     NOT_READ,
+    RENAMED,
     SHARED,
     TIED_BY_DEFAULT,
     TYPES,
@@ -21,12 +21,13 @@ from predictor.models.families import (
 )
 from predictor.models.keys import DELTA, EXPERTS, OTHER_NAMES, QWEN4
 from predictor.models.quantization import read_quantization
-from predictor.models.tower import tower_of
+from predictor.models.tower import Classes, tower_of
 
 
 def is_config(content: Mapping[str, Any]) -> bool:
     """Whether a mapping is a HuggingFace model configuration."""
-    return "model_type" in content or "architectures" in content or spaces.OWN in content
+    told = "model_type" in content or "architectures" in content or spaces.OWN in content
+    return told or originals.is_original(content)
 
 
 def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,6 +140,9 @@ def _experts(content: Mapping[str, Any], found: dict[str, Any]) -> None:
             found.setdefault("shared_experts", 1)
     else:
         found.pop("expert_ffn_hidden", None)
+        if content.get("model_type") == "llama4_text":  # Llama Guard 4: all of its layers are dense
+            for name in ("moe_every_n", "top_k", "shared_experts"):
+                found.pop(name, None)
 
 
 def _falcon(content: Mapping[str, Any], found: dict[str, Any]) -> None:
@@ -159,18 +163,53 @@ def _kind(content: Mapping[str, Any]) -> str:
     return ARCHITECTURES.get(first) or str(content.get("model_type") or UNSAID.get(first, ""))
 
 
+def _renamed(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file of a type's earlier name in today's words."""
+    old = str(content.get("model_type") or "")
+    if old not in RENAMED:
+        return content
+    words, own = RENAMED[old]
+    return {**{words.get(key, key): value for key, value in content.items()}, **own}
+
+
 def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a model that sees images too states of its language model: a part of its own, or, as the
     first of Qwen's, everything that is not of the images."""
     for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         if isinstance(inner := content.get(key), Mapping):
             own = {"model_type": INSIDE[kind]} if kind in INSIDE else {}
-            return {**DEFAULTS.get(str(inner.get("model_type")), {}), **inner, **own}
+            return {**inner, **own}
     inside = INSIDE.get(kind, f"{kind}_text")
     if kind in ("minicpmv", "minicpmo"):
         first = "2.0" if content.get("hidden_size") == 2304 else "2.5"  # which state no version
         inside = MINICPM.get(str(content.get("version") or first), "")
     return {**content, "model_type": inside} if inside in TYPES else None
+
+
+LATER = ("num_key_value_heads", "head_dim", "sliding_window", "use_sliding_window")
+"""Keys that files of their own leave out, having been written before there were any; what lacks
+another is no file."""
+
+GROUPS = (EXPERTS, *OTHER_NAMES.values())
+
+
+def _completed(content: Mapping[str, Any], own: Mapping[str, Any], within: bool) -> dict[str, Any]:
+    """A file with what its class takes for the keys that it lacks.
+
+    own     the class's
+    within  whether it is within another file, from which `save_pretrained` leaves out whatever is
+            the class's own
+    """
+    found = dict(content)
+    for key, value in own.items():
+        others = next((group for group in GROUPS if key in group), (key,))
+        if (within or key in LATER) and not any(other in content for other in others):
+            found[key] = value
+    heads, shared = found.get("num_attention_heads"), own.get("num_key_value_heads")
+    stated = "num_key_value_heads" in content or not isinstance(heads, int)
+    if not stated and shared and heads % shared:  # a class's, of other heads than the file's
+        del found["num_key_value_heads"]
+    return found
 
 
 def _within(kind: str, content: Mapping[str, Any]) -> bool:
@@ -278,21 +317,33 @@ BIASED = {
 """Types whose projections to queries, keys and values have biases where a key says so."""
 
 
-def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+def from_config(
+    content: Mapping[str, Any],
+    where: str,
+    classes: Classes | None = None,
+    within: bool = False,
+) -> dict[str, Any]:
     """Translate a HuggingFace configuration into the keys of `specs.ModelSpec`.
+
+    classes  what configuration classes take for keys that are left out
+    within   whether this is a part of another file
 
     Raises InputError for an unknown `model_type` or a missing dimension.
     """
     if spaces.is_own(content):
-        return from_config(spaces.own_config(content, where), where)
+        return from_config(spaces.own_config(content, where), where, classes)
+    if originals.is_original(content):
+        return from_config(originals.original_config(content, where), where, classes)
+    content = _renamed(content)
     kind = _kind(content)
     if kind in NOT_READ:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if _within(kind, content) and (inner := _language(kind, content)):
         # A model that sees images too: its language model, and what sees them.
         outer = {key: content[key] for key in SHARED if key in content}
-        tower = tower_of(content)
-        return {**from_config({**outer, **inner}, where), **({"tower": tower} if tower else {})}
+        tower = tower_of(content, classes)
+        language = from_config({**outer, **inner}, where, classes, within=True)
+        return {**language, **({"tower": tower} if tower else {})}
     if kind not in TYPES:
         raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
     if kind == "dbrx":  # whose dimensions lie in parts
@@ -302,6 +353,7 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         }
     if "padded_vocab_size" in content:  # as ChatGLM calls it
         content = {"vocab_size": content["padded_vocab_size"], **content}
+    content = _completed(content, (classes or {}).get(kind, {}), within)
     found = _dimensions(kind, content, where)
     try:
         _blocks(kind, content, found, where)

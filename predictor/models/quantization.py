@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from predictor.errors import InputError
+from predictor.models.quantizers import Scheme, hqq, quark, torchao
 from predictor.precision import PACKED
 from predictor.records import dataclass
 
@@ -42,12 +43,9 @@ class Quantization:
 KEYS = ("quantization_config", "compression_config")
 """Where a configuration states it; compressed-tensors had a key of its own at first."""
 
-EXEMPT = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules",
+EXEMPT = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude",
           "llm_int8_skip_modules")  # fmt: skip
 """Keys that list modules which stay as they are."""
-
-Scheme = tuple[str, str]
-"""A data type of the plan, empty where none stands for it; and a remark."""
 
 ALGORITHMS: dict[str, str] = {
     "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_PB_WO": "fp8_block",
@@ -68,7 +66,7 @@ PAIRS: dict[tuple[int, str, int, str], dict[int, str]] = {
     (8, "float", 8, "float"): {32: "mxfp8", 0: "fp8"},
     (4, "float", 4, "float"): {16: "nvfp4", 32: "mxfp4"},
     (4, "float", 8, "float"): {32: "w4a8_mxfp4_mxfp8"},
-    (4, "float", 16, ""): {32: "w4a16_mxfp4"},
+    (4, "float", 16, ""): {16: "int4_wo", 32: "w4a16_mxfp4"},
 }
 """Bits and kind of weights, bits and kind of activations -> data type by the elements of a scale;
 0: any other number."""
@@ -214,8 +212,8 @@ def _pair(weights: Mapping[str, Any], inputs: Any, place: str) -> Scheme:
     if not found:
         scale = f" in groups of {size}" if size > 0 else ""
         return "", f"{bits}-bit {kind} weights{scale} with {wide}-bit activations"
-    floats = (bits, kind, beside) == (8, "float", "")
-    return found, "8-bit floats, taken as 8-bit integers" if floats else ""
+    floats = (kind, beside) == ("float", "") and found in ("int8_wo", "int4_wo")
+    return found, f"{bits}-bit floats, taken as {bits}-bit integers" if floats else ""
 
 
 def _compressed(own: Mapping[str, Any], place: str) -> Scheme:
@@ -261,5 +259,9 @@ METHODS: dict[str, Callable[[Mapping[str, Any], str], Scheme]] = {
     "compressed-tensors": _compressed,
     "bitsandbytes": _bitsandbytes,
     "exl2": _exl2,
+    "quark": lambda own, place: quark(own, _pair, place),
+    "torchao": lambda own, place: torchao(own),
+    "hqq": lambda own, place: hqq(own),
+    "eetq": lambda own, place: ("int8_wo", ""),
 }
 """By `quant_method`."""

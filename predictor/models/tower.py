@@ -114,17 +114,45 @@ ASKED = ("query_num", "downsample_mode")
 """Keys of files whose slices are of `image_size` there, not of their tower's (MiniCPM-V)."""
 
 
-def tower_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
+Classes = Mapping[str, Mapping[str, Any]]
+"""By `model_type`, or that of the whole and the key of a part ('qwen2_vl.vision_config'): keys and
+what their configuration class takes where a file leaves them out."""
+
+SHAPES = (*SIZES.values(), ("intermediate_size", "encoder_ffn_dim", "vt_intermediate_size",
+                            "mlp_ratio"))  # fmt: skip
+"""Keys of which a file states one."""
+
+
+def tower_of(content: Mapping[str, Any], classes: Classes | None = None) -> dict[str, Any] | None:
     """The tower that a configuration of HuggingFace states beside its language model, in the keys
     of `Tower`; None where it has none, or says too little of it."""
     for key, kind in (("vision_config", "vision"), ("audio_config", "audio")):
         own = content.get(key)
         if isinstance(own, Mapping):
-            return _read(own, content, kind)
+            named = f"{content.get('model_type')}.{key}"
+            known = classes or {}
+            usual = known.get(str(own.get("model_type")), known.get(named, {}))
+            return _read(_completed(own, usual), content, kind)
     return None
 
 
-def _read(own: Mapping[str, Any], outer: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
+def _completed(own: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """A part with what its class takes for the keys that it lacks, unless it says the same by
+    another one; two that the class has are two things (Qwen2-VL's `embed_dim`, `hidden_size`)."""
+    found = dict(own)
+    for key, value in usual.items():
+        others = {other for group in SHAPES if key in group for other in group} - set(usual)
+        if not (others | {key}) & set(own):
+            found[key] = value
+    return found
+
+
+def _type(own: Mapping[str, Any], outer: Mapping[str, Any]) -> str:
+    """Type of a tower; where its part states none (Qwen2.5-VL's published files), the whole's."""
+    return str(own.get("model_type") or outer.get("model_type") or "")
+
+
+def _read(own: Mapping[str, Any], content: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
     found: dict[str, Any] = {"kind": kind}
     for name, keys in SIZES.items():
         value = next((own[key] for key in keys if isinstance(own.get(key), int)), None)
@@ -133,10 +161,10 @@ def _read(own: Mapping[str, Any], outer: Mapping[str, Any], kind: str) -> dict[s
         if value is None:
             return None
         found[name] = value
-    if str(own.get("model_type", "")).startswith(WIDE):
+    if _type(own, content).startswith(WIDE):
         found["ffn_hidden"] = own.get("out_hidden_size", found["ffn_hidden"])
-    found["gated"] = str(own.get("model_type", "")).startswith(GATED)
-    return found | (_heard(own) if kind == "audio" else _seen(own, outer))
+    found["gated"] = _type(own, content).startswith(GATED)
+    return found | (_heard(own) if kind == "audio" else _seen(own, content))
 
 
 def _heard(own: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +217,7 @@ def _seen(own: Mapping[str, Any], outer: Mapping[str, Any]) -> dict[str, Any]:
     joined = int(own.get("temporal_patch_size", 1))  # Qwen-VL: an image counts as two frames
     kinds = [str(one.get("model_type", "")) for one in (own, outer)]
     layers = own.get("fullatt_block_indexes")
-    one = not str(own.get("model_type", "")).startswith(("qwen", "siglip"))
+    one = not _type(own, outer).startswith(("qwen", "siglip"))
     return {
         "patches": inside + (1 if one else 0),  # a class token, but in these
         "tokens": tokens,

@@ -61,10 +61,13 @@ def _split_sequences(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> M
 
 
 def _both_dimensions(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
-    """Which of two dimensions lies closer matters where ranks of either share a domain."""
-    domain = max((t.size for t in at.cluster.tiers if np.isfinite(t.size)), default=1.0)
-    near = rows["tp"] * rows["cp"] < domain
-    return np.asarray((rows["dp"] > 1) & (rows["pp"] > 1) & near)
+    """Which of two dimensions lies closer matters where ranks of either share a domain, and not all
+    of them the innermost."""
+    sizes = [t.size for t in at.cluster.tiers if np.isfinite(t.size)]
+    near = rows["tp"] * rows["cp"] < max(sizes, default=1.0)
+    ranks = rows["tp"] * rows["cp"] * rows["dp"] * rows["pp"]
+    far = ranks > min(sizes, default=1.0)
+    return np.asarray((rows["dp"] > 1) & (rows["pp"] > 1) & near & far)
 
 
 def _sharded(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:

@@ -5,6 +5,7 @@ The same rules serve users and rows of published tables; none of them looks at a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import lru_cache
@@ -199,9 +200,12 @@ def _simulable(plan: ServingPlan, values: Mapping[str, Any], around: Around) -> 
     of a static batch ask for adapters as any pass does."""
     static, stated = not float(plan.serving), int(values.get("simulate", 0))
     plain = around.plain or (static and around.but_for_adapters)
+    plain = plain and around.ttft == around.tpot == math.inf  # how many keep a promise
     asked = stated or (0 if plain else FEWEST_REPLAYED)
     if asked and static:
-        what = "--simulate" if stated else "what is stated of clients, sessions or replicas"
+        what = (
+            "--simulate" if stated else "what is stated of clients, sessions, promises or replicas"
+        )
         raise InputError(f"{what} needs requests that follow each other: --concurrency or --rate")
     return asked
 

@@ -205,7 +205,7 @@ def _complete(
     if strict:
         _consistent(plan, values, model)
     filler.run(_host(plan, cluster))
-    tokens, price = budget_of(values)
+    tokens, price = budget_of(values, float(plan.global_batch * plan.seq_len))
     return TrainingRequest(
         model=model,
         cluster=cluster,

@@ -52,9 +52,18 @@ def _fleet(values: Mapping[str, Any], tokens: float | None) -> Reserve | None:
     )
 
 
-def budget_of(values: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Tokens of a run and its price per accelerator and hour, where stated."""
+def budget_of(values: Mapping[str, Any], step: float) -> tuple[float | None, float | None]:
+    """Tokens of a run and its price per accelerator and hour, where stated.
+
+    step   tokens of one
+
+    Raises InputError for fewer tokens than of one step, and for a price of no run.
+    """
     tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
+    if tokens is not None and tokens < step:
+        raise InputError(
+            f"--tokens {tokens:g} are fewer than the {step:,.0f} of one step (15T: 15e12)"
+        )
     if price is not None and tokens is None:
         raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
     return tokens, price

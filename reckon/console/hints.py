@@ -51,6 +51,10 @@ def hint(error: click.NoSuchOption) -> str:
     ):
         return f"{said}; it is --{near} here"
     key = word.replace("-", "_")
+    if "ttft-ms" in has and key in SERVING_FIELDS:  # a search of fleets, which takes a load
+        return f"{said}; a search takes a load, --rate X, and seeks the rest"
+    if "set" in has and f"slo_{key}" in SERVING_FIELDS:
+        return f"{said}; as a key of the plan: --set slo_{key}=..."
     if "set" in has and any(key in table for table in (TRAINING_FIELDS, SERVING_FIELDS)):
         return f"{said}; as a key of the plan: --set {key}=..."
     needed = any(isinstance(param, click.Argument) and param.required for param in params)

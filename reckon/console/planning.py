@@ -64,7 +64,7 @@ OFFLOADED: dict[str, Any] = {"offload_activations": [0, 0.5, 1], "offload_optimi
 def _training_bounds() -> list[click.Option]:
     """Flags that bound a search of training plans and are no fields of one."""
     return [
-        option("batch-tokens", "Instead of --global-batch: tokens per step."),
+        option("batch-tokens", "Instead of --global-batch: tokens per step.", "X", BUDGET),
         option("tokens", "To train on.", "X", BUDGET),
         option("days", "At most so many.", "X", float),
         option("money", "At most so much, in the price's unit.", "X", float),
@@ -122,6 +122,7 @@ def train_command() -> click.Command:
         from reckon.views.report import write_training
 
         said = invocation(given, [*flags, *bounds], also=OFFLOADED if offload else {})
+        drawn(given["report"])
         own = read_plan(compare) if compare else None
         with progress("searching") as told:
             found = asked(
@@ -169,6 +170,7 @@ def infer_command() -> click.Command:
         from reckon.views.report import write_inference
 
         said = invocation(given, [*flags, *promise])
+        drawn(given["report"])
         aimed = aim(given["emit"], target)
         with working("searching fleets"):
             found = asked(said.fields, said.calibration, said.where, target=aimed)
@@ -217,6 +219,13 @@ def _told(
         if not said.quiet and not emit:
             print(f"\npictures in {report}")
     return 0 if not line or line["emitted"]["read_back"]["holds"] else 2
+
+
+def drawn(report: str | None) -> str | None:
+    """Where pictures go; asked before a search. Raises InputError for what is no page."""
+    if report is not None and Path(report).suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--report {report}: pictures are a page; give a FILE.html")
+    return report
 
 
 def aim(emit: str | None, target: str | None) -> str | None:

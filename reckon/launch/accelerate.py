@@ -5,6 +5,7 @@ and utils/dataclasses.py: `DeepSpeedPlugin`, `FullyShardedDataParallelPlugin`; f
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,9 @@ def _meant(said: dict[str, Any], script: Script, folder: Path) -> Flags:
         weights = said.get("offload_param_device", "none")
         if isinstance(file, str):
             where = "a DeepSpeed configuration"
-            keys = flatten(read_mapping_text(named_text(file, folder, script, where)) or {})
-            stage = keys.get("zero_optimization.stage", 0)
-            offload = keys.get("zero_optimization.offload_optimizer.device", "none")
-            weights = keys.get("zero_optimization.offload_param.device", "none")
-        found["deepspeed"] = f"zero{stage}"
-        if str(offload) in ("cpu", "nvme"):
-            found["cpu_offload"] = True
-            found["param_offload"] = str(weights) in ("cpu", "nvme")
+            found |= _zero(read_mapping_text(named_text(file, folder, script, where)) or {})
+        else:
+            found |= _kept(stage, offload, weights)
     elif kind.startswith("FSDP") or truth("use_fsdp", said.get("use_fsdp", False)):
         again = said.get("fsdp_reshard_after_forward", True)
         usual = "SHARD_GRAD_OP" if str(again).lower() == "false" else "FULL_SHARD"
@@ -88,11 +84,26 @@ def _meant(said: dict[str, Any], script: Script, folder: Path) -> Flags:
     return found
 
 
-def staged(config: str, folder: Path) -> str:
-    """The stage of a DeepSpeed configuration that a key names, where the file is there; else its
-    name, which may tell it."""
+def _kept(stage: Any, optimizer: Any, weights: Any) -> Flags:
+    """Of DeepSpeed: its stage, and what the host keeps, by the device that is stated for each."""
+    told = {"cpu_offload": optimizer, "param_offload": weights}
+    kept = {name: str(device) in ("cpu", "nvme") for name, device in told.items()}
+    return {"deepspeed": f"zero{stage}", **(kept if any(kept.values()) else {})}
+
+
+def _zero(config: Mapping[Any, Any]) -> Flags:
+    """The same of a configuration of DeepSpeed's; an older one's word for the optimizer beside
+    today's (`cpu_offload`, deepspeed/runtime/zero/config.py)."""
+    keys = flatten(config)
+    older = "cpu" if truth("", keys.get("zero_optimization.cpu_offload", False)) else "none"
+    optimizer = keys.get("zero_optimization.offload_optimizer.device", older)
+    weights = keys.get("zero_optimization.offload_param.device", "none")
+    return _kept(keys.get("zero_optimization.stage", 0), optimizer, weights)
+
+
+def staged(config: str, folder: Path) -> Flags:
+    """What a DeepSpeed configuration that a key names says, where the file is there; else its name,
+    which may tell it."""
     path = named_file(config, folder)
     read = read_mapping_text(path.read_text(encoding="utf-8")) if path else None
-    if not read:
-        return config
-    return f"zero{flatten(read).get('zero_optimization.stage', 0)}"
+    return _zero(read) if read else {"deepspeed": config}

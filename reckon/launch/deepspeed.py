@@ -8,6 +8,7 @@ Megatron-DeepSpeed, as far as they are.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -287,11 +288,35 @@ def _render(flags: Flags, facts: Facts) -> str:
     return json.dumps(nest({k: v for k, v in flags.items() if not k.startswith("@")}), indent=2)
 
 
+USUAL: dict[str, Any] = {
+    "sub_group_size": 1e9, "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9,
+    "stage3_prefetch_bucket_size": 5e7, "stage3_param_persistence_threshold": 1e5,
+    "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8, "allgather_partitions": True,
+    "reduce_scatter": True, "offload_optimizer.pin_memory": True,
+    "offload_param.pin_memory": True, "round_robin_gradients": False,
+}  # fmt: skip
+"""What `zero_optimization` takes where nothing is said (DeepSpeed 0.19.6, deepspeed/runtime/zero/
+config.py); host memory that is pinned, which every example states, is what copies are timed in."""
+
+
+def _said(name: str, value: Any) -> bool:
+    """Whether a key says anything that is not so without it."""
+    usual = USUAL.get(name.removeprefix("zero_optimization."))
+    return usual is None or str(value).lower() == "auto" or float(usual) != _as_float(value)
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def _config(text: str, where: str) -> tuple[Flags, list[str]]:
     mapping = read_mapping_text(text)
     if mapping is None:
         raise InputError(f"{where} is not a JSON configuration")
-    flat = flatten(mapping)
+    flat = {name: value for name, value in flatten(mapping).items() if _said(name, value)}
     open_ = [name for name, value in flat.items() if value == "auto"]
     notes = [f"{', '.join(open_)}: 'auto', left to what is assumed"] if open_ else []
     return {name: value for name, value in flat.items() if value != "auto"}, notes
@@ -323,6 +348,8 @@ def _parse(text: str, folder: Path) -> Source:
         left = [name for name in own if "'auto'" in name]
         found |= flags
         trained = "--per-device-train-batch-size" in found
+        if trained and any(CLIP in one for one in left):
+            found.setdefault("--max-grad-norm", 1.0)  # what transformers' arguments take
         notes += [one for one in own if not (trained and one in left)]
     _trainer(found)
     return Source(found, notes)

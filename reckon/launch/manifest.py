@@ -294,8 +294,14 @@ def _served(node: Mapping[Any, Any]) -> Iterator[list[str]]:
 
 
 def _asked(documents: list[Mapping[Any, Any]]) -> Iterator[str]:
-    """What accelerators the workloads ask for."""
+    """What accelerators the workloads ask for, and how many of each workload there are."""
     text = yaml.safe_dump_all(documents)
+    copies = [int(n) for n in re.findall(r"^ *(?:replicas|replicaCount): '?(\d+)'?$", text, re.M)]
+    if (many := max(copies, default=1)) > 1:
+        yield (
+            f"the manifest starts {many} of them: this is one, which gets its part of the load "
+            f"(--set replicas={many}: all, behind a router)"
+        )
     counts = [int(n) for n in re.findall(r"(?:nvidia|amd)\.com/gpu: '?\"?(\d+)", text) if int(n)]
     kinds = re.findall(r"(?:gke-accelerator|gpu\.product|instance-type): *([\w.\-]+)", text)
     if not counts and not kinds:
@@ -305,5 +311,5 @@ def _asked(documents: list[Mapping[Any, Any]]) -> Iterator[str]:
     except InputError:
         known = None
     name = known.accelerator if known and known.accelerator else (kinds[0] if kinds else "")
-    asked = f"{max(counts)}x" if counts else ""
+    asked = f"{max(counts)}{'x' if name else ' '}" if counts else ""
     yield f"the manifest asks for {asked}{name or 'accelerators of no stated kind'} in each pod"

@@ -179,11 +179,10 @@ def _offload_means(flags: Flags, facts: Facts) -> Facts:
     """The optimizer with the host, and weights where ranks divide them: FSDP's `CPUOffload`, and
     the third stage's configurations that are called so (LLaMA-Factory's ds_z3_offload_config.json
     has offload_param), unless the configuration says otherwise."""
-    if not truth("cpu_offload", flags.get("cpu_offload", False)):
-        return {}
+    states = truth("cpu_offload", flags.get("cpu_offload", False))
     divided = SHARDINGS[str(facts.get("sharding", "none"))].weights
-    found: Facts = {"offload_optimizer": 1.0, "offload_to": "cpu"}
-    weights = divided and truth("param_offload", flags.get("param_offload", True))
+    found: Facts = {"offload_optimizer": 1.0, "offload_to": "cpu"} if states else {}
+    weights = divided and truth("param_offload", flags.get("param_offload", states))
     return {**found, "offload_weights": 1.0} if weights else found
 
 
@@ -474,9 +473,9 @@ def _source(flags: Flags, text: str, notes: list[str]) -> Source:
 
 
 def _staged(flags: Flags, folder: Path) -> Flags:
-    """With the stage that a DeepSpeed configuration says, where its file is there."""
+    """With what a DeepSpeed configuration says, where its file is there."""
     config = flags.get(SHARDS)
-    return {**flags, SHARDS: staged(config, folder)} if isinstance(config, str) else flags
+    return {**flags, **staged(config, folder)} if isinstance(config, str) else flags
 
 
 TRAINER = Dialect(

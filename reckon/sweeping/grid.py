@@ -133,7 +133,8 @@ def _keys(verb: str) -> tuple[str, ...]:
         from reckon.verbs.fleets import OPTIONS
 
         return (*dict.fromkeys((*ServingPlanSpec.fields(), *OPTIONS, "price_per_gpu_hour")),)
-    from reckon.verbs.plans import BATCH_TOKENS, LIMITS
+    from reckon.verbs.asking import BATCH_TOKENS
+    from reckon.verbs.plans import LIMITS
 
     own = (BATCH_TOKENS, *LIMITS, "objective")
     return (*dict.fromkeys((*TrainingPlanSpec.fields(), *own)),)

@@ -140,6 +140,35 @@ def _counts(headroom: float, spare: float, simulate: float) -> tuple[int, int]:
     return spared, served or REQUESTS
 
 
+OF_ONE = (
+    "gpus", "batch", "concurrency", "saturated", "trace", "in_doubt", "variation", "lengths",
+    "burstiness", "think_s", "turns", "shared_prefix", "rounds", "spacing_s", "replicas", "router",
+    "most_replicas", "replica_target", "cold_start_s", "cache_host_gb", "cache_drive_gb",
+    "cache_drive_gbs", "adapter_slots", "warmup",
+)  # fmt: skip
+"""Keys of one engine's clients and of what is around it. A search has a load of requests that share
+nothing, at random, and seeks how many engines carry it."""
+
+PROMISED = {"slo_ttft_ms": "ttft_ms", "slo_tpot_ms": "tpot_ms"}
+"""Keys of one engine's promise, and what a search calls it."""
+
+
+def _searched(plan: Mapping[str, Any]) -> None:
+    """Raises InputError for keys that a search would pass over."""
+    for name, value in plan.items():
+        if value is None:
+            continue
+        if name in PROMISED:
+            flag = PROMISED[name].replace("_", "-")
+            raise InputError(f"{name} is of a single engine; a search takes --{flag}")
+        if name == "gpus":
+            raise InputError(
+                "gpus: a search seeks how many there must be; tp, pp and dp bound an engine"
+            )
+        if name in OF_ONE:
+            raise InputError(f"{name} is of a single engine: ask reckon predict infer for it")
+
+
 LENGTHS = ("input_len", "output_len")
 """What a search asks for one value of."""
 
@@ -169,6 +198,7 @@ def _asked(
 
 def _given(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What a request states, its lengths among it."""
+    _searched(plan)
     given = dict(read_given(plan, "request", ServingPlanSpec, FIELDS))
     for name in LENGTHS:
         if name not in given:

@@ -49,6 +49,7 @@ from predictor.training import TrainingPrediction, predict
 from predictor.units import GB
 from predictor.variation import NONE, PACKING_KEYS
 from reckon.verbs.against import Own, hold_against
+from reckon.verbs.asking import batch_of, check_single
 from reckon.verbs.figures import SCHEMA_VERSION, assumptions, plain
 from reckon.verbs.frugal import (
     MOST,
@@ -66,9 +67,6 @@ from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
 if TYPE_CHECKING:
     import pandas as pd
-
-BATCH_TOKENS = "batch_tokens"
-"""Key of a search in place of `global_batch`: tokens per step."""
 
 LIMITS = tuple(field.name for field in fields(Limits))
 """Keys that bound a search."""
@@ -361,7 +359,7 @@ def search(
     Returns a `TrainingSearch`. Raises InputError for anything that cannot be.
     """
     known = load(calibration)
-    own_model, stated = catalog.model(model), _batch_of(plan)
+    own_model, stated = catalog.model(model), batch_of(plan)
     of_cluster = {name: stated.pop(name) for name in BESIDE if name in stated}
     spec = parse(TrainingPlanSpec, of_cluster, "plan")
     own_cluster = with_host(stated_cluster(cluster, spec.to_dict()), stated)
@@ -436,23 +434,6 @@ def _goal(objective: str | None, bounds: Limits) -> str:
     return objective or ("cost" if bounds.days is not None else "time")
 
 
-def _batch_of(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The request with tokens per step turned into sequences."""
-    stated = {name: value for name, value in plan.items() if value is not None}
-    tokens = stated.pop(BATCH_TOKENS, None)
-    if tokens is None:
-        return stated
-    if "global_batch" in stated:
-        raise InputError("give --global-batch or --batch-tokens, not both")
-    try:
-        sequences = round(float(tokens) / float(stated.get("seq_len", "?")))
-    except ValueError:
-        raise InputError("--batch-tokens is a number and needs one --seq-len") from None
-    if sequences < 1:
-        raise InputError(f"--batch-tokens {tokens} is less than a sequence")
-    return {**stated, "global_batch": sequences}
-
-
 def asked(
     stated: Mapping[str, Any],
     calibration: str | Path | Calibration,
@@ -470,6 +451,7 @@ def asked(
     model = rest.pop("model", None)
     if model is None:
         raise InputError("give --model (reckon show models)")
+    check_single(model=model, system=rest.get("system"))
     spec = parse(TrainingPlanSpec, {k: rest.pop(k) for k in CLUSTER if k in rest}, where)
     if "price_per_gpu_hour" in rest:
         rest.setdefault("price", rest.pop("price_per_gpu_hour"))

@@ -7,6 +7,9 @@ from reckon.verbs.judging import Judged
 from reckon.verbs.results import Prediction
 from reckon.views.terminal import grid, numbered
 
+LISTED = 6
+"""Flags of one kind that are named."""
+
 WORDS = ("fits", "doubtful", "does not fit")
 
 
@@ -15,9 +18,12 @@ def show_judged(found: Judged) -> None:
     result, plan = found.result, found.result.request.plan
     if found.launch is not None:
         said = ", ".join(f"{key}={value}" for key, value in found.launch.fields.items())
-        print(f"understood ({found.launch.dialect}): {said}")
-        if found.launch.unknown:
-            print(f"not known, which may matter: {', '.join(found.launch.unknown[:6])}")
+        print(f"understood ({found.launch.dialect}): {result.request.model.name}, {said}")
+        if unknown := found.launch.unknown:
+            more = f" and {len(unknown) - LISTED} more" if len(unknown) > LISTED else ""
+            print(f"not known, which may matter: {', '.join(unknown[:LISTED])}{more}")
+        for note in found.launch.notes:
+            print(f"note: {note}")
     memory = f"{result.peak_memory / GIB:.1f} GiB per device"
     if isinstance(result, Prediction):
         time = result.step_time

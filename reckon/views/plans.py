@@ -15,6 +15,9 @@ SIZES = ("gpus", "global_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mi
 NAMES = {"micro_batch": "mb", "global_batch": "batch", "sequence_parallel": "sp"}
 WORDS = ("recompute", "sharding", "schedule", "precision", "cp_kind", "rank_order", "tp_overlap")
 PACKED = ("packing", "cp_sharding")
+MORE = 3
+"""Columns beyond these that are added where plans look alike without them."""
+
 FRONT = 8
 """Plans of the Pareto front that are listed."""
 
@@ -38,7 +41,27 @@ def _columns(found: TrainingSearch, positions: list[int]) -> list[str]:
         if always or len(set(result.column(name, positions).tolist())) > 1:
             shown.append(name)
     plans = [result.mapping(at) for at in positions]
-    return shown + [name for name in PACKED if len({plan.get(name) for plan in plans}) > 1]
+    shown += [name for name in PACKED if len({plan.get(name) for plan in plans}) > 1]
+    gpus = [float(result.gpus[at]) for at in positions]
+    for _ in range(MORE):
+        unlike = _unlike(plans, gpus, shown)
+        if unlike is None:
+            break
+        shown.append(unlike)
+    return shown
+
+
+def _unlike(plans: list[dict[str, Any]], gpus: list[float], shown: list[str]) -> str | None:
+    """A field in which two plans differ that look the same in the columns shown; None: there are no
+    such plans."""
+    first: dict[tuple[str, ...], dict[str, Any]] = {}
+    for plan, count in zip(plans, gpus, strict=True):
+        looks = tuple(_cell(plan, count, name) for name in shown)
+        other = first.setdefault(looks, plan)
+        for name, value in plan.items():
+            if name not in shown and str(value) != str(other[name]):
+                return name
+    return None
 
 
 def _cell(plan: dict[str, Any], gpus: float, name: str) -> str:

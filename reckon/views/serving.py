@@ -20,6 +20,7 @@ from reckon.views.terminal import (
     short,
     show_assumed,
     show_idle,
+    show_reach,
     strong,
     with_interval,
     with_time,
@@ -170,6 +171,8 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         )
     _show_longest(result, top)
     show_assumed(result.request.assumed)
+    plan = result.request.plan
+    show_reach(result.request.model, float(plan.input_len + plan.output_len))
     show_idle(result.request.idle)
 
 

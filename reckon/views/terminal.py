@@ -10,6 +10,7 @@ from math import isnan
 from typing import Any
 
 from predictor.catalog import DESCRIBED, NAMED, STORED, Assumption
+from predictor.models import Model
 from predictor.plans import SHARDINGS
 from predictor.training import Share
 from predictor.units import GB, GIB
@@ -225,7 +226,15 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     if longest:
         print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
     show_assumed(result.request.assumed)
+    show_reach(result.request.model, float(result.request.plan.seq_len))
     show_idle(result.request.idle)
+
+
+def show_reach(model: Model, tokens: float) -> None:
+    """That a sequence is longer than the model's own positions reach."""
+    if 0 < model.max_context < tokens:
+        told = f"{tokens:,.0f} tokens: {model.name} is known for {model.max_context:,}"
+        print(strong(f"{told}; its positions have to be stretched", "2"))
 
 
 def show_idle(idle: Sequence[str]) -> None:

@@ -214,3 +214,8 @@ def test_checkers_of_types_are_told_of_all_that_there_is() -> None:
         assert (ROOT / package / "py.typed").is_file()
     found = [typing.get_type_hints(one)["return"] for one in typing.get_overloads(predict_train)]
     assert found == [Prediction, TrainingPrediction]
+
+
+def test_verbs_that_were_not_used_yet_are_listed() -> None:
+    """Notebooks complete names by `dir`, which knew only what had been used."""
+    assert set(reckon.__all__) <= set(dir(reckon))

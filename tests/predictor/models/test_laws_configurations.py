@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from predictor.catalog import data_dir
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.models.counts import LARGEST
-from predictor.models.families import DEFAULTS
 from predictor.models.huggingface import _delta, _experts, _falcon, _granite, from_config
 from predictor.models.listed import windows
 from predictor.models.mixed import marked, mimo_v2, step
 from predictor.models.narrowing import _listed
 from predictor.models.quantization import read_quantization
+
+CLASSES = json.loads((data_dir() / "defaults" / "config_classes.json").read_text())
 
 USUAL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "vocab_size": 100,
          "intermediate_size": 200}  # fmt: skip
@@ -220,7 +223,7 @@ def test_what_a_language_model_within_another_leaves_out_is_its_class_s() -> Non
     """Llama's class is Llama 1 7B; Gemma 3's is Gemma 2 2B (report, table 1: 2,304 wide, 26 layers,
     windows of 4,096) with Gemma 3's words: 675 M parameters of embeddings at 4B, whose width is
     2,560, and 1,012 M at 12B with 3,840 (report, table 1)."""
-    llama, gemma = DEFAULTS["llama"], DEFAULTS["gemma3_text"]
+    llama, gemma = CLASSES["llama"], CLASSES["gemma3_text"]
     own = Model(
         name="llama", layers=llama["num_hidden_layers"], hidden=llama["hidden_size"],
         heads=llama["num_attention_heads"], kv_heads=32, head_dim=128,
@@ -233,7 +236,7 @@ def test_what_a_language_model_within_another_leaves_out_is_its_class_s() -> Non
         "sliding_window": 4096,
     }  # fmt: skip
     assert {name: gemma[name] for name in small} == small
-    assert set(gemma) == {*small, "vocab_size"}
+    assert set(gemma) == {*small, "vocab_size", "attention_bias"}
     for width, millions in ((2560, 675), (3840, 1012)):
         assert gemma["vocab_size"] * width == pytest.approx(millions * 1e6, rel=0.01)
 

@@ -96,6 +96,25 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
         "int4_wo"),
     "bitsandbytes 8": (
         {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}, "sq"),
+    "nvfp4, weights alone": (compressed(group(FP4, None)), "int4_wo"),
+    "quark fp8": (
+        {"quant_method": "quark", "exclude": ["lm_head"], "layer_quant_config": {},
+         "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"},
+                                 "input_tensors": {"dtype": "fp8_e4m3", "is_dynamic": False}}},
+        "fp8"),
+    "quark mxfp4": (
+        {"quant_method": "quark", "exclude": ["lm_head"], "global_quant_config": {
+            "weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32},
+            "input_tensors": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}}},
+        "mxfp4"),
+    "torchao, by a word": (
+        {"quant_method": "torchao", "quant_type": "int4_weight_only"}, "int4_wo"),
+    "torchao, by a class": (
+        {"quant_method": "torchao", "quant_type": {"default": {
+            "_type": "Float8DynamicActivationFloat8WeightConfig", "_data": {}}}}, "fp8"),
+    "hqq": (
+        {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4}}}, "int4_wo"),
+    "eetq": ({"quant_method": "eetq"}, "int8_wo"),
     "exllama": ({"quant_method": "exl2", "bits": 4.0, "head_bits": 6}, "exl2_4"),
 }  # fmt: skip
 """As published checkpoints have it, and the data type of the serving plan that it is."""
@@ -139,7 +158,22 @@ def test_every_format_is_served_as_its_data_type(
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo W4A8_AWQ"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "MIXED_PRECISION"),
         (compressed(group(INT4, TOKENS8)), "4-bit int weights in groups of 128 with 8-bit"),
-        (compressed(group(FP4, None)), "4-bit float weights in groups of 16 with 16-bit"),
+        (compressed(group({**FP4, "group_size": 64}, None)), "4-bit float weights in groups of 64"),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_type": "Int8DynamicActivationInt4WeightConfig"}},
+            },
+            "with 8-bit activations",
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}},
+                "layer_quant_config": {"*mlp*": {"weight": {"dtype": "fp4"}}},
+            },
+            "and fp4 of *mlp*",
+        ),
         (compressed(group(INT4, None), group(FP8, TOKENS8)), "int4_wo and fp8 in one model"),
     ],
 )

@@ -176,7 +176,9 @@ def test_a_static_batch_may_ask_for_adapters_but_not_for_sessions() -> None:
 
     assert asked(adapters=4, adapter_slots=2) == 0
     for more in ({"turns": 3}, {"adapters": 4, "think_s": 1.0}, {"shared_prefix": 20}):
-        with pytest.raises(InputError, match="stated of clients, sessions or replicas needs"):
+        with pytest.raises(
+            InputError, match="stated of clients, sessions, promises or replicas needs"
+        ):
             asked(**more)
     with pytest.raises(InputError, match="--simulate needs"):
         asked(simulate=10)

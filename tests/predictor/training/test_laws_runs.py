@@ -86,8 +86,10 @@ def test_reserves_are_stated_in_hours() -> None:
     assert machines_of({"preempted_group": 0.5}, 1e9)["fleet"].group == 1.0
     with pytest.raises(InputError, match="spares is of a whole run"):
         machines_of({"spares": 1}, None)
-    assert budget_of({"tokens": 5.0, "price_per_gpu_hour": 2.0}) == (5.0, 2.0)
-    assert budget_of({}) == (None, None)
+    assert budget_of({"tokens": 5.0, "price_per_gpu_hour": 2.0}, 5.0) == (5.0, 2.0)
+    assert budget_of({}, 5.0) == (None, None)
+    with pytest.raises(InputError, match="15 are fewer than the 131,072 of one step"):
+        budget_of({"tokens": 15.0}, 131_072.0)
     known = {"mtbf_hours": 1.0, "sigma": 0.1, "restart_s": 3.0, "storage_gbs": 1.0}
     assert reliability_of({**known, "checkpoint_blocking": 1.0}).blocking == 1.0
     assert Reliability(1.0, 1.0, 1.0, 1.0).blocking == 1.0

@@ -12,8 +12,9 @@ import pytest
 from predictor.plans import EXPLAIN, PLAN, PREDICT, SERVING_FIELDS, TRAINING_FIELDS, Table
 from reckon.console import planning, predicting
 from reckon.console.cli import app
+from reckon.verbs.asking import BATCH_TOKENS
 from reckon.verbs.fleets import OPTIONS
-from reckon.verbs.plans import BATCH_TOKENS, LIMITS, THRIFT
+from reckon.verbs.plans import LIMITS, THRIFT
 from reckon.views.fields import reference
 from tests.conftest import ROOT
 

@@ -17,6 +17,35 @@ TRAIN = ["predict", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--
          "--seq-len", "8192", "--calibration", "kernels-only"]  # fmt: skip
 
 
+FLEET = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100", "--rate", "2",
+         "--input-len", "512", "--output-len", "64"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--gpus", "8"], "a search takes a load, --rate X"),
+        (["--set", "gpus=8"], "tp, pp and dp bound an engine"),
+        (["--set", "slo_ttft_ms=300"], "a search takes --ttft-ms"),
+        (["--set", "turns=4"], "turns is of a single engine: ask reckon predict infer"),
+        (["--report", "fleets.pdf"], "give a FILE.html"),
+    ],
+)
+def test_what_a_search_of_fleets_would_pass_over_is_refused(
+    capsys: pytest.CaptureFixture[str], more: list[str], told: str
+) -> None:
+    """`gpus`, promises of one engine and its clients were dropped without a word."""
+    assert main([*FLEET, *more]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_a_promise_of_one_engine_is_stated_by_its_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "infer", *FLEET[2:], "--ttft-ms", "300"]) == 2
+    assert "--set slo_ttft_ms=..." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

@@ -8,6 +8,8 @@ import pytest
 
 from predictor.errors import InputError
 from reckon.launch import read_launch
+from reckon.verbs.judging import check
+from reckon.views.judged import show_judged
 
 TGI = "text-generation-launcher --model-id meta-llama/Llama-3.1-70B-Instruct "
 LMDEPLOY = "lmdeploy serve api_server Qwen/Qwen3-30B-A3B "
@@ -187,3 +189,41 @@ def test_variables_of_llama_cpp(tmp_path: Path) -> None:
     assert {"precision": "q6_k", "max_batch": 2}.items() <= launch.fields.items()
     assert launch.model is not None
     assert launch.model.name == "llama3-8b"
+
+
+@pytest.mark.parametrize(
+    ("line", "system"),
+    [
+        ("docker run ghcr.io/huggingface/text-generation-inference:3.3.5 --model-id "
+         "meta-llama/Llama-3.1-8B-Instruct --num-shard 1", "dgx-h100"),
+        ("docker run vllm/vllm-openai:v0.8.5 --model meta-llama/Llama-3.1-8B-Instruct", "gaudi3"),
+    ],
+)  # fmt: skip
+def test_an_image_that_names_its_release_is_predicted(line: str, system: str) -> None:
+    """It was refused: no releases of TGI, or of vLLM's port to Gaudi, were known."""
+    load = {"system": system, "concurrency": 2, "input_len": 256, "output_len": 64}
+    found = check(line, load)
+    assert found.launch is not None
+    assert found.launch.fields["version"] in line
+    assert found.result.fits
+
+
+def test_a_workload_of_several_pods_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    text = """
+kind: Deployment
+spec:
+  replicas: 3
+  template:
+    spec:
+      containers:
+      - image: vllm/vllm-openai
+        args: ["--model=Qwen/Qwen3-32B", "--tensor-parallel-size=8"]
+        resources: {limits: {nvidia.com/gpu: 8}}
+"""
+    notes = read_launch("vllm", text).notes
+    assert any("starts 3 of them" in note and "--set replicas=3" in note for note in notes)
+    load = {"system": "dgx-h100", "concurrency": 2, "input_len": 256, "output_len": 64}
+    show_judged(check(text, load))
+    told = capsys.readouterr().out
+    assert "understood (vllm): qwen3-32b, tp=8" in told
+    assert "note: the manifest starts 3 of them" in told

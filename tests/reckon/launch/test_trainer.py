@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -258,3 +259,51 @@ def test_a_launchers_file_that_is_not_there_is_what_its_name_tells(
 def test_updates_in_the_backward_pass_are_read() -> None:
     launch = read_launch("trainer", TUNE + "optimizer_in_bwd: true\n", beside={"gpus": 1})
     assert launch.fields["update_early"] is True
+
+
+HOSTED = {"device": "cpu", "pin_memory": True}
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        ({"stage": 3, "offload_optimizer": HOSTED, "offload_param": HOSTED},
+         {"sharding": "zero3", "offload_optimizer": 1.0, "offload_weights": 1.0}),
+        ({"stage": 3, "offload_optimizer": HOSTED},
+         {"sharding": "zero3", "offload_optimizer": 1.0, "offload_weights": None}),
+        ({"stage": 3, "offload_param": HOSTED},
+         {"sharding": "zero3", "offload_optimizer": None, "offload_weights": 1.0}),
+        ({"stage": 2, "cpu_offload": True},
+         {"sharding": "zero2", "offload_optimizer": 1.0, "offload_weights": None}),
+        ({"stage": 2}, {"sharding": "zero2", "offload_optimizer": None, "offload_weights": None}),
+    ],
+)  # fmt: skip
+def test_what_a_deepspeed_file_that_is_there_keeps_with_the_host(
+    tmp_path: Path, zero: dict[str, object], expected: dict[str, object]
+) -> None:
+    """Only its stage was read: what a file named 'ds_z3_offload' said by its name alone was lost
+    where the file was there."""
+    path = tmp_path / "ds_z3_offload.json"
+    path.write_text(json.dumps({"zero_optimization": zero}))
+    text = yaml.safe_dump({"model_name_or_path": "Qwen/Qwen3-8B", "stage": "sft",
+                           "per_device_train_batch_size": 2, "deepspeed": str(path)})  # fmt: skip
+    launch = read_launch("trainer", text, beside={"gpus": 8})
+    assert {name: launch.fields.get(name) for name in expected} == expected
+
+
+def test_what_a_deepspeed_file_says_as_by_default_is_no_doubt(tmp_path: Path) -> None:
+    """Of LLaMA-Factory's examples, with clipping as transformers' arguments have it."""
+    zero = {"stage": 3, "offload_optimizer": HOSTED, "sub_group_size": 1e9,
+            "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": 5e7,
+            "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9}  # fmt: skip
+    (tmp_path / "ds.json").write_text(
+        json.dumps({"zero_optimization": zero, "gradient_clipping": "auto"})
+    )
+    line = (f"deepspeed --num_gpus 8 train.py --deepspeed {tmp_path / 'ds.json'} "
+            "--model_name_or_path Qwen/Qwen3-8B --model_max_length 4096 "
+            "--per_device_train_batch_size 2")  # fmt: skip
+    launch = read_launch("deepspeed", line)
+    assert (launch.unknown, launch.fields["grad_clip"]) == ([], True)
+    zero["stage3_max_live_parameters"] = 3e9
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero}))
+    assert "stage3_max_live_parameters" in read_launch("deepspeed", line).unknown[0]

@@ -16,6 +16,8 @@ from predictor import catalog
 from predictor.plans.rules import check
 from predictor.plans.training import TrainingPlan
 from reckon.console.cli import main
+from reckon.verbs.asking import batch_of
+from reckon.views.plans import table
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
@@ -313,3 +315,52 @@ def test_a_plan_that_was_found_may_be_asked_for_again(model: str, fields: dict[s
         again = reckon.predict_train(model, "dgx-h100", found.request(at))
         assert again.step_time.value == pytest.approx(float(found.result.step_time[at]), rel=1e-9)
         assert again.peak_memory == pytest.approx(float(found.result.memory[at]), rel=1e-9)
+
+
+def test_plans_that_are_listed_do_not_look_alike() -> None:
+    """Chunks of experts had no column: three rows of one line, and three times."""
+    found = reckon.search(
+        "mixtral-8x7b",
+        "dgx-h100",
+        {"gpus": 16, "tp": 2, "pp": 1, "cp": 1, "ep": 8, "global_batch": 32, "seq_len": 2048,
+         "micro_batch": 1, "recompute": "full", "sharding": "zero1", "expert_chunks": [1, 2, 4]},
+    )  # fmt: skip
+    head, *rows = table(found, list(range(min(6, len(found.result))))).splitlines()
+    assert "expert_chunks" in head
+    looks = {row[2 : head.index("step s")] for row in rows}
+    assert len(looks) == len(rows) == 6
+
+
+def test_the_order_of_ranks_is_no_choice_where_all_lie_in_one_domain() -> None:
+    """All eight accelerators of a node are as near to each other as any two are: every other row
+    was the one above it once more."""
+    plan = {"gpus": 8, "pp": 2, "tp": 1, "cp": 1, "global_batch": 16, "seq_len": 2048,
+            "micro_batch": 1, "recompute": "none"}  # fmt: skip
+    for gpus, orders in ((8, 1), (16, 2)):
+        found = reckon.search("llama3-8b", "dgx-h100", {**plan, "gpus": gpus})
+        assert len(set(found.result.column("rank_order", list(range(len(found.result)))))) == orders
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sequences"),
+    [(4e6, 1024), (4_194_304, 1024), (0.5e6, 128), (16e6, 4096), (3 * 4096, 3), (12_000, 3)],
+)
+def test_a_batch_in_tokens_is_of_sequences_that_replicas_divide(
+    tokens: float, sequences: int
+) -> None:
+    """Four million tokens were 977 sequences, a prime number: one replica. Whole numbers stay."""
+    assert batch_of({"batch_tokens": tokens, "seq_len": 4096}) == {
+        "seq_len": 4096, "global_batch": sequences,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["model", "system"])
+def test_a_search_of_plans_is_of_one_of_each(cli: Cli, name: str) -> None:
+    """'unknown system dgx-h100,mi300x; did you mean DGX-H100?' it said."""
+    stated = {"model": "llama3-8b", "system": "dgx-h100", name: "mi300x,dgx-h100"}
+    flags = [word for key, value in stated.items() for word in (f"--{key}", value)]
+    code, _, err = cli(
+        "plan", "train", *flags, "--gpus", "8", "--global-batch", "8", "--seq-len", "1024"
+    )
+    assert code == 2
+    assert f"is of one {name}" in err

@@ -133,3 +133,21 @@ def test_a_goodput_is_that_of_all_data_parallel_ranks() -> None:
     )
     assert one["attained"] == four["attained"] == 1.0
     assert four["goodput_requests_per_s"] == pytest.approx(4 * one["goodput_requests_per_s"])
+
+
+def test_what_a_promise_asks_is_told_without_asking_for_requests_one_by_one() -> None:
+    """It was dropped wherever closed forms answer; batches of which no request follows another keep
+    none."""
+    plan = {"input_len": 256, "output_len": 64, "tp": 1, "slo_ttft_ms": 30}
+    told = reckon.predict_infer("llama3-8b", "dgx-h100", {**plan, "rate": 2}).to_dict()
+    assert 0 < told["simulated"]["attained"] <= 1
+    with pytest.raises(reckon.InputError, match="promises or replicas needs requests that follow"):
+        reckon.predict_infer("llama3-8b", "dgx-h100", {**plan, "batch": 2})
+
+
+def test_more_tokens_than_a_model_is_known_for_are_told(cli: Cli) -> None:
+    load = ["--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "1", "--batch", "1"]
+    for asked, told in (("8000", False), ("8200", True)):
+        code, out, _ = cli("predict", "infer", *load, "--input-len", asked, "--output-len", "64")
+        assert code == 0
+        assert ("llama3-8b is known for 8,192" in out) is told

@@ -356,7 +356,9 @@ _ENGINE = (
         "splitting", WORD, "How attention is cut while decoding.", ("decode",), choices=SPLITTINGS,
         default=ENGINE,
         more="The keys of one head are split among thread blocks (Flash-Decoding, TensorRT-LLM's "
-        "multi-block mode), or one block walks over all of them.",
+        "multi-block mode), or one block walks over all of them; `few`, `few_8k`: split up to 512 "
+        "heads of all sequences, beyond that one block keeps 4,096 or 8,192 scores (vLLM's paged "
+        "attention).",
     ),
     PlanField(
         "headwise", WORD, "Heads that attention works through one by one while decoding.",

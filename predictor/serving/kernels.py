@@ -36,6 +36,9 @@ a library that was not tuned for that. Read off vLLM 0.6.1, whose 16-bit product
 4.9 and 4.0 with 70B on one and two MI300X, 4.1 to 3.6 on four dies of MI250 (one to sixteen rows),
 3.1 on eight."""
 
+UNTUNED = {"tiled": ("gemm",), "untuned": ("gemm", "moe_gemm")}
+"""Products that kernels for many rows multiply, by `MATVECS`."""
+
 STREAMING = ("matvec", "plain", "generated")
 """Of `MATVECS`, kernels of their own for few rows."""
 
@@ -154,7 +157,7 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
     if plan.product_units == "vector" and operator.op == "gemm" and operator.dtype == plan.half:
         rate = VECTOR_SHARE * np.asarray(accelerator.peak["fp32"], float)
         each = np.maximum(each, np.asarray(operator.flop) / rate)
-    if plan.matvec == "tiled" and operator.op == "gemm" and operator.dtype == plan.half:
+    if operator.op in UNTUNED.get(plan.matvec, ()) and operator.dtype == plan.half:
         rate = TILED * accelerator.sms * accelerator.clock
         each = np.maximum(each, np.asarray(operator.bytes) / rate)
     elif plan.matvec == "mixed" and operator.op == "gemm" and widened(operator.dtype):

@@ -18,7 +18,7 @@ import numpy as np
 
 from predictor.arrays import Array, Mask
 from predictor.serving.latency import Latencies
-from predictor.serving.pass_times import Work, decode_time, prompt_time
+from predictor.serving.pass_times import Work, decode_time, front, prompt_time
 from predictor.serving.prompts import beside, full_share, mixed_time, own_prompt, single_passes
 from predictor.timing import EngineParameters
 
@@ -42,7 +42,7 @@ def longest_life(work: Work, own: EngineParameters, after: Array) -> Array:
     under_way = np.where(running > 1, 1.0 + np.asarray(work.overlapped), 0.0)
     met = after + 1.0 + under_way + running * work.new_tokens / work.chunk
     met = np.where(passes > 1, running, np.minimum(met, running))
-    host = work.launching * np.asarray(own.request) + np.asarray(work.answered) * step
+    host = front(work, own) + np.asarray(work.answered) * step
     most = met * each + (running - met) * share + (after + under_way) * step + host
     return np.asarray(np.where(_by_itself(work), most, np.inf))
 
@@ -66,7 +66,7 @@ def conserved(work: Work, own: EngineParameters, found: Latencies) -> Latencies:
     waits = found.e2e - life
     first = found.ttft - waits
     decoding = life - first
-    share, host = full_share(work, own), work.launching * np.asarray(own.request)
+    share, host = full_share(work, own), front(work, own)
     alone = np.minimum(np.minimum(share, own_prompt(work, own, share)) + host, first)
     least = np.minimum(after * decode_time(work, own), decoding)
     room = np.maximum(longest_life(work, own, after) - alone - least, 0.0)
@@ -87,7 +87,34 @@ def conserved(work: Work, own: EngineParameters, found: Latencies) -> Latencies:
     as_it_is = (kept >= 1.0) & (later <= 0.0)
     names = ("ttft", "tpot", "e2e", "requests_per_s", "queue")
     both = {name: (getattr(found, name), getattr(told, name)) for name in names}
-    return replace(found, **{n: np.where(as_it_is, old, new) for n, (old, new) in both.items()})
+    made = {name: np.where(as_it_is, old, new) for name, (old, new) in both.items()}
+    return sent(work, replace(found, **made))
+
+
+EARLY = 0.5
+"""Of what clients wait for a server that sends slower than its engine computes, the share before
+the first token: of clients that come at random all of it, behind the tokens of others; of those
+that stay together none, since all their tokens are late alike. Half, where nothing tells (of SGLang
+with 512 clients 0.2 with answers of 2,000 tokens, 0.5 with 500)."""
+
+
+def sent(work: Work, found: Latencies) -> Latencies:
+    """Latencies where one process sends all clients of a closed loop their tokens: each of these
+    waits at least as long as all of them take (Little 1961)."""
+    closed = (np.asarray(work.static) <= 0) & np.isfinite(work.clients)
+    others = np.where(closed, work.clients * np.asarray(work.meeting), 0.0)
+    tokens = np.asarray(work.output_len, float)
+    late = np.maximum(others * work.sent * tokens / work.per_pass - found.e2e, 0.0)
+    if not np.any(late > 0):
+        return found
+    early = np.where(tokens > 1, EARLY, 1.0) * late
+    return replace(
+        found,
+        ttft=found.ttft + early,
+        tpot=found.tpot + (late - early) / np.maximum(tokens - 1.0, 1.0),
+        e2e=found.e2e + late,
+        requests_per_s=found.requests_per_s * found.e2e / (found.e2e + late),
+    )
 
 
 def _by_itself(work: Work) -> Mask:

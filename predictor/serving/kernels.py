@@ -158,8 +158,8 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
         rate = VECTOR_SHARE * np.asarray(accelerator.peak["fp32"], float)
         each = np.maximum(each, np.asarray(operator.flop) / rate)
     if operator.op in UNTUNED.get(plan.matvec, ()) and operator.dtype == plan.half:
-        rate = TILED * accelerator.sms * accelerator.clock
-        each = np.maximum(each, np.asarray(operator.bytes) / rate)
+        arriving = TILED * accelerator.sms * accelerator.clock
+        each = np.maximum(each, np.asarray(operator.bytes / arriving))
     elif plan.matvec == "mixed" and operator.op == "gemm" and widened(operator.dtype):
         each = np.minimum(each, mixed_time(operator, accelerator))
     elif plan.matvec in STREAMING and operator.op in ("gemm", "moe_gemm"):

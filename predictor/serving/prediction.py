@@ -35,6 +35,7 @@ from predictor.serving.pass_times import (
     Arriving,
     DeviceTime,
     Work,
+    front,
     listed,
     making,
     prompt_time,
@@ -377,7 +378,7 @@ def _breakdown(
         )
     device: Array = np.asarray(sum(parts.values()))
     single = (
-        np.where(static, 0.0, work.launching * own.request)
+        np.where(static, 0.0, front(work, own))
         + share * prompt_time(work, own)
         + after * found.step
     )

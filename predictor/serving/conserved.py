@@ -18,7 +18,7 @@ import numpy as np
 
 from predictor.arrays import Array, Mask
 from predictor.serving.latency import Latencies
-from predictor.serving.pass_times import Work, decode_time, front, prompt_time
+from predictor.serving.pass_times import Work, decode_time, most_sent, prompt_time
 from predictor.serving.prompts import beside, full_share, mixed_time, own_prompt, single_passes
 from predictor.timing import EngineParameters
 
@@ -42,7 +42,7 @@ def longest_life(work: Work, own: EngineParameters, after: Array) -> Array:
     under_way = np.where(running > 1, 1.0 + np.asarray(work.overlapped), 0.0)
     met = after + 1.0 + under_way + running * work.new_tokens / work.chunk
     met = np.where(passes > 1, running, np.minimum(met, running))
-    host = front(work, own) + np.asarray(work.answered) * step
+    host = work.launching * np.asarray(own.request) + np.asarray(work.answered) * step
     most = met * each + (running - met) * share + (after + under_way) * step + host
     return np.asarray(np.where(_by_itself(work), most, np.inf))
 
@@ -66,7 +66,7 @@ def conserved(work: Work, own: EngineParameters, found: Latencies) -> Latencies:
     waits = found.e2e - life
     first = found.ttft - waits
     decoding = life - first
-    share, host = full_share(work, own), front(work, own)
+    share, host = full_share(work, own), work.launching * np.asarray(own.request)
     alone = np.minimum(np.minimum(share, own_prompt(work, own, share)) + host, first)
     least = np.minimum(after * decode_time(work, own), decoding)
     room = np.maximum(longest_life(work, own, after) - alone - least, 0.0)
@@ -102,11 +102,11 @@ def sent(work: Work, found: Latencies) -> Latencies:
     """Latencies where one process sends all clients of a closed loop their tokens: each of these
     waits at least as long as all of them take (Little 1961)."""
     closed = (np.asarray(work.static) <= 0) & np.isfinite(work.clients)
-    others = np.where(closed, work.clients * np.asarray(work.meeting), 0.0)
-    tokens = np.asarray(work.output_len, float)
-    late = np.maximum(others * work.sent * tokens / work.per_pass - found.e2e, 0.0)
+    clients = np.where(closed, work.clients, 0.0)
+    late = np.maximum(clients / most_sent(work) - found.e2e, 0.0)
     if not np.any(late > 0):
         return found
+    tokens = np.asarray(work.output_len, float)
     early = np.where(tokens > 1, EARLY, 1.0) * late
     return replace(
         found,

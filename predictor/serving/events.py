@@ -22,7 +22,6 @@ from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.records import dataclass
 from predictor.serving.latency import WAITING_SHARE
-from predictor.serving.pass_times import asked
 from predictor.serving.tables import PassTable
 
 
@@ -201,7 +200,7 @@ class EngineRun:
         self.ahead, self.seen = plan.scheduling == "overlapped", math.nan
         self.given, self.wanted, self.count = given, wanted, len(given)
         self.open = arrivals is not None
-        self.turn = float(plan.launching * table.own.request + asked(plan))
+        self.turn = float(plan.launching * table.own.request)
         self.came = arrivals or [0.0] * self.count
         self.first, self.last = [0.0] * self.count, [0.0] * self.count
         self.done, self.started = [0] * self.count, [0] * self.count

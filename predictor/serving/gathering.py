@@ -16,7 +16,7 @@ from predictor.arrays import Array
 from predictor.records import dataclass
 from predictor.serving.latency import looks
 from predictor.serving.meeting import with_prompts
-from predictor.serving.pass_times import Work, decode_time, front, prompt_time
+from predictor.serving.pass_times import Work, decode_time, prompt_time
 from predictor.serving.prompts import beside, full_share, single_passes
 from predictor.timing import EngineParameters
 
@@ -118,4 +118,4 @@ def first_token_quantile(
         low, high = np.where(reached < share, time, low), np.where(reached < share, high, time)
     after_first = np.maximum(np.asarray(work.output_len) - 1.0, 0.0) / work.per_pass
     waits = share * (looks(work, after_first) - 1.0) * mean + work.answered * of.step
-    return np.asarray(high + waits + front(work, own))
+    return np.asarray(high + waits + work.launching * np.asarray(own.request))

@@ -16,7 +16,7 @@ from predictor.arrays import Array, Numeric
 from predictor.records import dataclass
 from predictor.serving.joint import joint, meetings
 from predictor.serving.meeting import with_prompts
-from predictor.serving.pass_times import Work, decode_time, front, prompt_time
+from predictor.serving.pass_times import Work, decode_time, prompt_time
 from predictor.serving.prompts import (
     at_random,
     beside,
@@ -162,7 +162,7 @@ def _returning(work: Work, own: EngineParameters) -> Array:
         return np.zeros(waves.shape)
     usual = decode_time(work, own)
     usual = usual + _following(work) * (_full_pass(work, own) - usual)
-    passes = 1.0 + front(work, own) / usual
+    passes = 1.0 + work.launching * np.asarray(own.request) / usual
     return np.asarray(np.where(waves, np.maximum(in_pass(work), 1.0) * passes - 1.0, 0.0))
 
 
@@ -200,7 +200,7 @@ def _while_decoding(
     passes = np.maximum(after, 1e-9)
     usual = decode_time(work, own) + riding(work, own, read, prompt, after) / passes
     waiting = np.isfinite(work.clients) & (np.asarray(work.clients) > work.running)
-    host = np.where(waiting, 0.0, front(work, own)) / usual
+    host = np.where(waiting, 0.0, work.launching * np.asarray(own.request)) / usual
     before = met_at_work(work) * _passes_before(work, after, 1.0) + host
     elsewhere = (np.asarray(work.static) > 0) | (np.asarray(work.workers) > 0)
     return np.asarray(read * np.where(elsewhere, 1.0, passes / (passes + before)))
@@ -249,7 +249,7 @@ def _reading(
     ahead = np.minimum(burst, np.maximum(work.chunk / work.new_tokens, 1.0))
     found = (1.0 - opening) * scale * (rest + several * ahead * mine)
     found = found + opening * _first(work, np.asarray(work.running), idle, each * idle)
-    return np.asarray(found + front(work, own))
+    return np.asarray(found + work.launching * np.asarray(own.request))
 
 
 def _in_burst(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Array:
@@ -443,7 +443,7 @@ def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -
     if not np.any(waves):
         return np.asarray(anywhere)
     full = _full_pass(work, own)
-    rest = np.maximum(full - front(work, own), 0.0)
+    rest = np.maximum(full - work.launching * np.asarray(own.request), 0.0)
     follow = _following(work)
     # The second pass of a wave reads those that ended before the first of it began.
     third = np.maximum(2.0 * follow - 1.0, 0.0)

@@ -87,7 +87,6 @@ class Work:
     told        host time of telling workers of a sequence what it holds, in every pass [s]
     making      host time of making a static batch's session [s]
     shown       1 where the host's work per sequence is not hidden even if it prepares passes ahead
-    asked       host time in which a request's text is made tokens [s]
     sent        host time in which one process sends a client the tokens of a pass [s]
     """
 
@@ -127,7 +126,6 @@ class Work:
     spacing: Numeric = 0.0
     meeting: Numeric = 1.0
     divided: Numeric = 0.0
-    asked: Numeric = 0.0
     sent: Numeric = 0.0
 
 
@@ -168,16 +166,8 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "streamed": float(plan.front_end == "inside"),
         "answered": float(plan.last_token == "decoded"),
         "shown": float(plan.sampling == "penalised"),
-        "asked": asked(plan),
         "sent": SENT * (plan.front_end == "beside"),
     }
-
-
-TOKENISED = 2e-6
-"""Host time of a token of a prompt that comes as text, before the first pass over it [s]: byte-pair
-encoding in one thread, as a server does it for each request (HuggingFace's tokenizers 0.23 with
-Llama 3's pattern and 60,000 pairs learned from code and prose, measured on one core of an EPYC in
-November 2026: 1.2 us with prose, 2.6 with thousands of tokens at random, as bench clients send)."""
 
 
 SENT = 52e-6
@@ -189,15 +179,11 @@ Interval"). Read off SGLang 0.5.6 with 512 clients on four and eight H200, which
 vLLM 0.17 on B300 sends 16,900 and waits for none, NIM on H100 12,600."""
 
 
-def asked(plan: ServingPlan) -> Numeric:
-    """Host time in which the text of a request is made tokens [s], cached or not; a static batch is
-    given tokens."""
-    return np.where(np.asarray(plan.serving) > 0, TOKENISED * np.asarray(plan.input_len), 0.0)
-
-
-def front(work: Work, own: EngineParameters) -> Array:
-    """Host time of a request before the first pass over its prompt [s]."""
-    return np.asarray(work.launching * np.asarray(own.request) + work.asked)
+def most_sent(work: Work) -> Array:
+    """Requests per second and replica whose tokens one process sends at most; replicas that share
+    experts have one process."""
+    each = work.sent * np.asarray(work.output_len, float) / work.per_pass
+    return np.asarray(1.0 / np.maximum(each * work.meeting, 1e-12))
 
 
 PICKLED = 30e-9

@@ -35,7 +35,6 @@ from predictor.serving.pass_times import (
     Arriving,
     DeviceTime,
     Work,
-    front,
     listed,
     making,
     prompt_time,
@@ -378,7 +377,7 @@ def _breakdown(
         )
     device: Array = np.asarray(sum(parts.values()))
     single = (
-        np.where(static, 0.0, front(work, own))
+        np.where(static, 0.0, work.launching * own.request)
         + share * prompt_time(work, own)
         + after * found.step
     )

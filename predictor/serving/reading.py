@@ -35,7 +35,7 @@ from predictor.serving.apart import (
 )
 from predictor.serving.clients import VARIATION
 from predictor.serving.parts import Pass
-from predictor.serving.pass_times import DeviceTime, front, prompt_time
+from predictor.serving.pass_times import DeviceTime, prompt_time
 from predictor.serving.passes import adapted
 from predictor.serving.tables import between, pass_work
 from predictor.serving.whole_passes import prompt_pass
@@ -154,7 +154,7 @@ class ReadPasses:
             sending=float(sending_time(model, plan, cluster)),
             layers=sent_layers(model),
             plan=plan,
-            request=float(front(work, own)),
+            request=float(work.launching * own.request),
             variation=self.variation,
         )
 

@@ -448,7 +448,7 @@ _ENGINE = (
         "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",
         ("decode", "load"), choices=FRONT_ENDS, default=ENGINE,
         more="Inside, each pass waits until the text of every sequence is made and handed over "
-        "(vLLM before 0.6); beside, one process of Python sends so many tokens and no more.",
+        "(vLLM before 0.6); a single process of Python sends so many tokens and no more.",
     ),
     PlanField(
         "control", WORD, "How workers learn what a pass does.", ("decode",),

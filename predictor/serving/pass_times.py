@@ -166,17 +166,17 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "streamed": float(plan.front_end == "inside"),
         "answered": float(plan.last_token == "decoded"),
         "shown": float(plan.sampling == "penalised"),
-        "sent": SENT * (plan.front_end == "beside"),
+        "sent": SENT * (plan.front_end == "single"),
     }
 
 
 SENT = 52e-6
 """Host time in which a server in Python makes the new token of a sequence an event, packs it and
-sends it to its client, in the one process that all clients hang on [s]: SGLang's TokenizerManager
-(its issue 6553, pull request 6555), TensorRT-LLM's main process (its tech blog 8, "Support Stream
-Interval"). Read off SGLang 0.5.6 with 512 clients on four and eight H200, which sends no more than
-19,100 to 19,600 tokens/s whatever it computes (answers of 500 and 1,000 tokens; of 2,000 15,400).
-vLLM 0.17 on B300 sends 16,900 and waits for none, NIM on H100 12,600."""
+sends it to its client, in the one process that all clients hang on [s]. Read off SGLang 0.5.6 with
+512 clients on four and eight H200, which sends no more than 17,600 to 19,600 tokens/s whatever it
+computes (answers of 500 and 1,000 tokens; of 2,000 15,400: more where texts are longer). Two others
+that were seen to stop have other figures: TensorRT-LLM 1.0 some 60 us and 20 ms a request, NIM
+12,600 tokens/s; vLLM 0.17 sends 16,900 and waits for nothing."""
 
 
 def most_sent(work: Work) -> Array:

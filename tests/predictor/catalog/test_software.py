@@ -162,9 +162,11 @@ def test_rocm_s_products_of_few_rows_before_its_tuned_builds():
     assert found == ["tiled", "untuned", "gemm"]
 
 
-def test_servers_that_are_compiled():
-    assert assumed(framework="tgi")[0].front_end == "compiled"
-    assert assumed(framework="sglang")[0].front_end == "beside"
+def test_sglang_s_clients_hang_on_one_process_but_for_those_of_replicas():
+    assert assumed(framework="sglang", version="0.5.9")[0].front_end == "single"
+    shared = {"model": "deepseek-v3", "system": None, "accelerator": "H200-SXM-141GB"}
+    found = assumed(framework="sglang", **shared, tp=1, dp=8, gpus=8, batch=8)[0]
+    assert found.front_end == "beside"
 
 
 def test_rocm_s_products_on_mi300x_before_its_tuned_builds():

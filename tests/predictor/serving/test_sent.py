@@ -1,4 +1,4 @@
-"""What one process of a server sends its clients, and what these wait for it."""
+"""What a single process of a server sends its clients, and what these wait for it."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def predicted(**fields):
 def test_clients_get_no_more_tokens_than_one_process_sends():
     """Each waits as long as all tokens of all clients take; half of that before its first."""
     found = predicted(concurrency=512)
-    free = predicted(concurrency=512, front_end="compiled")
+    free = predicted(concurrency=512, front_end="beside")
     assert float(found.output_tokens_per_s) == pytest.approx(1.0 / SENT)
     late = 512 * 1000 * SENT - float(free.latencies.e2e)
     assert late > 0.0
@@ -55,7 +55,7 @@ def test_tokens_that_come_together_are_sent_together():
 )
 def test_others_wait_for_no_server(fields):
     """Few clients, batches that hang on no server, engines that are asked what they do at most."""
-    told, free = predicted(**fields), predicted(**fields, front_end="compiled")
+    told, free = predicted(**fields), predicted(**fields, front_end="beside")
     for name in ("ttft", "tpot", "e2e", "requests_per_s"):
         assert np.array_equal(getattr(told.latencies, name), getattr(free.latencies, name))
 
@@ -68,5 +68,5 @@ def test_no_more_requests_are_served_than_can_be_sent():
     assert over.saturated
     assert float(over.prediction.requests_per_s) == pytest.approx(NEARLY * rates.most, rel=0.05)
     assert not rates.at(0.9 * rates.most).saturated
-    free = request(rate=30.0, front_end="compiled")
+    free = request(rate=30.0, front_end="beside")
     assert Rates(free.model, free.cluster, free.plan, CALIBRATION).most > 1.2 * rates.most

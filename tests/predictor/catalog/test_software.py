@@ -162,7 +162,7 @@ def test_rocm_s_products_of_few_rows_before_its_tuned_builds():
     assert found == ["tiled", "untuned", "gemm"]
 
 
-def test_sglang_s_clients_hang_on_one_process_but_for_those_of_replicas():
+def test_sglang_s_clients_hang_on_one_process_but_for_those_of_mixtures():
     assert assumed(framework="sglang", version="0.5.9")[0].front_end == "single"
     shared = {"model": "deepseek-v3", "system": None, "accelerator": "H200-SXM-141GB"}
     found = assumed(framework="sglang", **shared, tp=1, dp=8, gpus=8, batch=8)[0]

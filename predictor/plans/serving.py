@@ -72,10 +72,12 @@ SERVING_OFFLOADS = ("none", "weights", "ngrams")
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""
 
-MATVECS = ("gemm", "matvec", "plain", "generated", "mixed")
-"""What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
-own that stream the matrix, with loads enough under way to fill the memory, or plain ones; or those
-that a compiler makes, which fill it too but widen narrow weights one by one."""
+MATVECS = ("gemm", "tiled", "untuned", "matvec", "plain", "generated", "mixed")
+"""What multiplies a few rows by a matrix: the kernels that also do many rows, or such kernels of a
+library that has none tuned for it (rocBLAS), or those, and experts that nobody tuned for the
+accelerator either, or kernels of their own that stream the matrix, with loads enough under way to
+fill the memory, or plain ones; or those that a compiler makes, which fill it too but widen narrow
+weights one by one."""
 
 ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""
@@ -94,9 +96,11 @@ in 16 bits alone, narrower ones being multiplied as they are (ggml's mul_mat_q).
 MODULES = ("joined", "apart")
 """Whether norms, rotations, activations are kernels of an engine's own, or what modules compose."""
 
-SPLITTINGS = ("keys", "none")
+SPLITTINGS = ("keys", "none", "few", "few_8k")
 """Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
-TensorRT-LLM's multi-block mode), or one block walks over all of them."""
+TensorRT-LLM's multi-block mode), or one block walks over all of them; or they are split for few
+heads of few sequences alone, and where there are more each block keeps the scores of 4,096 tokens
+on its processor, or of 8,192 (vLLM's paged attention)."""
 
 HEADWISE = ("none", "all", "but8", "to8", "single", "copied")
 """Which heads have a thread block each of attention while decoding (FasterTransformer's masked
@@ -161,9 +165,10 @@ REPLICA_PASSES = ("apart", "padded", "waiting")
 """Passes of replicas that share experts: each as long as its own prompts make it, all of them as
 long as the longest and padded to its tokens, or waiting for it."""
 
-FRONT_ENDS = ("beside", "inside")
-"""Whether what answers clients runs beside the loop of passes or inside it: then the text of each
-sequence is made and handed over before the next pass."""
+FRONT_ENDS = ("beside", "single", "inside")
+"""Whether what answers clients runs beside the loop of passes, or so and as a single process of
+Python, which sends so many tokens and no more, or inside it: then the text of each sequence is made
+and handed over before the next pass."""
 
 CONTROLS = ("broadcast", "pickled")
 """How workers learn what a pass does: from one message to all, or each from one of its own that has

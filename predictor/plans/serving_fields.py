@@ -355,8 +355,9 @@ _ENGINE = (
     PlanField(
         "splitting", WORD, "How attention is cut while decoding.", ("decode",), choices=SPLITTINGS,
         default=ENGINE,
-        more="The keys of one head are split among thread blocks (Flash-Decoding, TensorRT-LLM's "
-        "multi-block mode), or one block walks over all of them.",
+        more="Keys of a head split among thread blocks (Flash-Decoding), or one walks over all; "
+        "`few`, `few_8k`: split up to 512 heads of all sequences, beyond that one block keeps "
+        "4,096 or 8,192 scores (vLLM's paged attention).",
     ),
     PlanField(
         "headwise", WORD, "Heads that attention works through one by one while decoding.",
@@ -447,7 +448,7 @@ _ENGINE = (
         "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",
         ("decode", "load"), choices=FRONT_ENDS, default=ENGINE,
         more="Inside, each pass waits until the text of every sequence is made and handed over "
-        "(vLLM before 0.6).",
+        "(vLLM before 0.6); a single process of Python sends so many tokens and no more.",
     ),
     PlanField(
         "control", WORD, "How workers learn what a pass does.", ("decode",),

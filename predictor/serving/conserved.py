@@ -18,7 +18,7 @@ import numpy as np
 
 from predictor.arrays import Array, Mask
 from predictor.serving.latency import Latencies
-from predictor.serving.pass_times import Work, decode_time, prompt_time
+from predictor.serving.pass_times import Work, decode_time, most_sent, prompt_time
 from predictor.serving.prompts import beside, full_share, mixed_time, own_prompt, single_passes
 from predictor.timing import EngineParameters
 
@@ -87,7 +87,34 @@ def conserved(work: Work, own: EngineParameters, found: Latencies) -> Latencies:
     as_it_is = (kept >= 1.0) & (later <= 0.0)
     names = ("ttft", "tpot", "e2e", "requests_per_s", "queue")
     both = {name: (getattr(found, name), getattr(told, name)) for name in names}
-    return replace(found, **{n: np.where(as_it_is, old, new) for n, (old, new) in both.items()})
+    made = {name: np.where(as_it_is, old, new) for name, (old, new) in both.items()}
+    return sent(work, replace(found, **made))
+
+
+EARLY = 0.5
+"""Of what clients wait for a server that sends slower than its engine computes, the share before
+the first token: of clients that come at random all of it, behind the tokens of others; of those
+that stay together none, since all their tokens are late alike. Half, where nothing tells (of SGLang
+with 512 clients 0.2 with answers of 2,000 tokens, 0.5 with 500)."""
+
+
+def sent(work: Work, found: Latencies) -> Latencies:
+    """Latencies where one process sends all clients of a closed loop their tokens: each of these
+    waits at least as long as all of them take (Little 1961)."""
+    closed = (np.asarray(work.static) <= 0) & np.isfinite(work.clients)
+    clients = np.where(closed, work.clients, 0.0)
+    late = np.maximum(clients / most_sent(work) - found.e2e, 0.0)
+    if not np.any(late > 0):
+        return found
+    tokens = np.asarray(work.output_len, float)
+    early = np.where(tokens > 1, EARLY, 1.0) * late
+    return replace(
+        found,
+        ttft=found.ttft + early,
+        tpot=found.tpot + (late - early) / np.maximum(tokens - 1.0, 1.0),
+        e2e=found.e2e + late,
+        requests_per_s=found.requests_per_s * found.e2e / (found.e2e + late),
+    )
 
 
 def _by_itself(work: Work) -> Mask:

@@ -30,9 +30,41 @@ STEEPNESS = 4.0
 """How sharply the slower of two limits decides. Between 4 and 8 llama.cpp's decoding changes by
 0.3 %; with 1, where both add up, it errs by 41 % instead of 6."""
 
+TILED = 4.0
+"""Bytes per clock and processor that kernels for many rows have arrive where they multiply few, of
+a library that was not tuned for that. Read off vLLM 0.6.1, whose 16-bit products were rocBLAS's:
+4.9 and 4.0 with 70B on one and two MI300X, 4.1 to 3.6 on four dies of MI250 (one to sixteen rows),
+3.1 on eight."""
+
+UNTUNED = {"tiled": ("gemm",), "untuned": ("gemm", "moe_gemm")}
+"""Products that kernels for many rows multiply, by `MATVECS`."""
+
+STREAMING = ("matvec", "plain", "generated")
+"""Of `MATVECS`, kernels of their own for few rows."""
+
 BLOCK_RATE = 32 * 1024 / 600e-9
 """Rate at which one thread block reads and writes [bytes/s]: 256 threads with 128 bytes each
 in flight (16-byte loads, unrolled by 8) over a memory latency of 600 ns (Little 1961)."""
+
+SPLIT_HEADS = 512
+"""Heads of all sequences up to which vLLM's paged attention splits keys among thread blocks
+(vllm/attention/ops/paged_attn.py: V1 where num_seqs * num_heads > 512 and no sequence has more than
+8,192 tokens, else V2)."""
+
+SCORES = {"few": 4096, "few_8k": 8192}
+"""Scores that a thread block keeps on its processor where it walks over all keys, by how attention
+is cut: of the longest sequence that a captured pass may have, the model's or 8,192
+(csrc/attention/attention_kernels.cu, paged_attention_v1_launcher: padded_max_seq_len floats;
+vllm/config.py, max_seq_len_to_capture)."""
+
+SCRATCH, OTHER_SCRATCH = 64 * 1024, 512
+"""Memory that the thread blocks on a processor share, of CDNA 1 to 3 (AMD's ISA documents), and
+what such a block keeps in it beside the scores (its query, sums of its warps) [bytes]."""
+
+WALKED = 2.7
+"""Bytes of keys and values that such a block of 128 threads reads in a clock: 2 KB under way over
+some 760 clocks (Little 1961). Read off vLLM 0.6.1 on MI250 and MI300X with models of 8,192 tokens
+and more, one block to a processor: 2.5 to 2.9 with 7B, 8B and 70B on one to eight ranks."""
 
 HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
 """Of the bandwidth of the memory, and of the last-level cache, what decoding attention reaches
@@ -114,15 +146,23 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
     if plan.splitting == "none" and operator.op == "attention_decode":
         one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
         each = np.maximum(each, one / BLOCK_RATE)
+    if plan.splitting in SCORES and operator.op == "attention_decode":
+        walked = paged_time(operator, plan, accelerator)
+        heads = np.asarray(operator.batch * operator.m)
+        many = (heads > SPLIT_HEADS) & (np.asarray(operator.n) <= max(SCORES.values()))
+        each = np.where(many, np.hypot(each, walked), each)
     if operator.variant == "recurrence":
         # `batch` thread blocks side by side, each of which walks through its part in turn.
         each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
     if plan.product_units == "vector" and operator.op == "gemm" and operator.dtype == plan.half:
         rate = VECTOR_SHARE * np.asarray(accelerator.peak["fp32"], float)
         each = np.maximum(each, np.asarray(operator.flop) / rate)
-    if plan.matvec == "mixed" and operator.op == "gemm" and widened(operator.dtype):
+    if operator.op in UNTUNED.get(plan.matvec, ()) and operator.dtype == plan.half:
+        arriving = TILED * accelerator.sms * accelerator.clock
+        each = np.maximum(each, np.asarray(operator.bytes / arriving))
+    elif plan.matvec == "mixed" and operator.op == "gemm" and widened(operator.dtype):
         each = np.minimum(each, mixed_time(operator, accelerator))
-    elif plan.matvec not in ("gemm", "mixed") and operator.op in ("gemm", "moe_gemm"):
+    elif plan.matvec in STREAMING and operator.op in ("gemm", "moe_gemm"):
         each = np.where(
             np.asarray(operator.m) <= FEW_ROWS, _few_rows(each, operator, plan, accelerator), each
         )
@@ -207,9 +247,20 @@ def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerato
         )
     once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
     apart = accelerator.architecture in OWN_CACHES
-    shared = accelerator.bandwidth if apart else accelerator.l2_bandwidth
-    every = operator.m * cache / (HEADWISE_CACHED * shared)
+    cached = HEADWISE_CACHED * np.asarray(accelerator.l2_bandwidth, float)
+    shared = HEADWISE_SHARE * accelerator.bandwidth if apart else cached
+    every = operator.m * cache / shared
     return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))
+
+
+def paged_time(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
+    """Time in which thread blocks walk over all keys of one head of one sequence each [s], as many
+    at once as their scores leave room for."""
+    scores = 4.0 * SCORES[plan.splitting] + OTHER_SCRATCH
+    at_once = accelerator.sms * np.floor(SCRATCH / scores)
+    rounds = np.maximum(operator.batch * operator.m / at_once, 1.0)
+    one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
+    return np.asarray(rounds * one / (WALKED * accelerator.clock))
 
 
 def widened(dtype: str) -> bool:

@@ -24,7 +24,7 @@ from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.apart_rates import ReadApart, read_under
 from predictor.serving.clients import VARIATION
-from predictor.serving.pass_times import Arriving
+from predictor.serving.pass_times import Arriving, most_sent
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.serving.prompts import idle_share
@@ -33,6 +33,9 @@ from predictor.timing import Calibration
 CONCURRENCIES = 40
 """Concurrencies at which the life of a request is evaluated to find the one of a rate."""
 
+
+NEARLY = 0.98
+"""Of the most requests that a server can send, those at which it is shown where more arrive."""
 
 Slowed = Callable[[InferencePrediction], InferencePrediction]
 """A prediction in the time that limits of power leave it (`power.limited`)."""
@@ -76,6 +79,9 @@ class Rates:
         held = slowed(self._full)
         self.most = float(held.requests_per_s)
         """Requests per second beyond which the queue grows without end."""
+        sent = float(plan.dp) * float(most_sent(full.work))
+        self._sending = sent < self.most
+        self.most = min(self.most, sent)
         self._apart: ReadApart | None = None
         if float(plan.prefill_workers) > 0:
             limits = held is not self._full
@@ -87,7 +93,9 @@ class Rates:
     def at(self, rate: float) -> AtRate:
         """The plan at a rate [1/s]."""
         if rate >= self.most:
-            return AtRate(self._full, self.most, True)
+            # A server that sends no more leaves the engine room.
+            full = self.at(NEARLY * self.most).prediction if self._sending else self._full
+            return AtRate(full, self.most, True)
         running = float(np.interp(rate, *self._ends))
         one = self._together(running, EXACT_STEPS)
         held = self._held(one)

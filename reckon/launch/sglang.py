@@ -153,6 +153,16 @@ def _pieces_means(flags: Flags, facts: Facts) -> Facts:
     return {"prompt_graphs": whole_number(PIECES, flags[PIECES])} if PIECES in flags else {}
 
 
+FRONTS, EVERY = "--tokenizer-worker-num", "--stream-interval"
+
+
+def _front_means(flags: Flags, facts: Facts) -> Facts:
+    """Several processes, or several tokens to an event, send as many times the tokens; the first
+    leaves at once in any case (len(output_ids) % N == 1)."""
+    most = max(whole_number(flag, flags.get(flag, 1)) for flag in (FRONTS, EVERY))
+    return {"front_end": "beside"} if most > 1 else {}
+
+
 TORCHAO = "--torchao-config"
 NARROWED = (("int4wo", "int4_wo"), ("int8wo", "int8_wo"), ("int8dq", "sq"), ("fp8dq", "fp8"))
 """Beginnings of torchao's configurations that SGLang takes (srt/layers/torchao_utils.py)."""
@@ -192,6 +202,7 @@ ENTRIES: tuple[Entry, ...] = (
         lambda facts: {WITHOUT: True} if facts.get("prompt_graphs") == 0 else {},
         _pieces_means,
     ),
+    Derived((FRONTS, EVERY), lambda facts: {}, _front_means),
     Number("--scheduler-recv-interval", "polling", absent=1),
     Cases(
         ("scheduling",),
@@ -289,7 +300,6 @@ SGLANG = Dialect(
     entries=ENTRIES,
     ignored=(
         *CLIENT_IGNORED,
-        "--stream-interval",  # the first token leaves at once: len(output_ids) % N == 1
         "--attention-backend",
         "--schedule-",
         "--disaggregation",

@@ -146,6 +146,29 @@ def test_rocm_s_decoding_shares_keys_from_its_own_kernel_on():
     assert found == ["all", "none"]
 
 
+def test_rocm_s_decoding_splits_keys_for_few_heads_before_that():
+    """As long as the model holds: 4,096 tokens, or 8,192 and more."""
+    fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
+    cases = (("llama2-7b", "0.6.1"), ("llama3-8b", "0.6.1"), ("llama3-8b", "0.6.2"))
+    found = [assumed(**{**fields, "model": m, "version": v})[0].splitting for m, v in cases]
+    assert found == ["few", "few_8k", "keys"]
+    assert assumed(framework="vllm", version="0.6.1")[0].splitting == "keys"
+
+
+def test_rocm_s_products_of_few_rows_before_its_tuned_builds():
+    fields = {"framework": "vllm-rocm", "system": None}
+    cases = (("MI300X-192GB", "0.6.1"), ("MI250X-128GB", "0.6.1"), ("MI300X-192GB", "0.6.6"))
+    found = [assumed(**{**fields, "accelerator": a, "version": v})[0].matvec for a, v in cases]
+    assert found == ["tiled", "untuned", "gemm"]
+
+
+def test_sglang_s_clients_hang_on_one_process_but_for_those_of_mixtures():
+    assert assumed(framework="sglang", version="0.5.9")[0].front_end == "single"
+    shared = {"model": "deepseek-v3", "system": None, "accelerator": "H200-SXM-141GB"}
+    found = assumed(framework="sglang", **shared, tp=1, dp=8, gpus=8, batch=8)[0]
+    assert found.front_end == "beside"
+
+
 def test_rocm_s_products_on_mi300x_before_its_tuned_builds():
     fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
     cases = (("0.6.1", "fp16"), ("0.6.1", "fp8"), ("0.6.6", "fp16"))

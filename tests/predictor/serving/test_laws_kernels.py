@@ -108,7 +108,7 @@ def test_heads_by_themselves_read_the_cache_from_memory_once_and_from_its_copy_e
     expected = EMPTY + 16 * CACHE / 4e12
     assert float(headwise_time(many, plan(), MACHINE)) == pytest.approx(expected)
     dies = replace(MACHINE, architecture="cdna3")
-    assert float(headwise_time(many, plan(), dies)) == pytest.approx(EMPTY + 16 * CACHE / 1e12)
+    assert float(headwise_time(many, plan(), dies)) == pytest.approx(EMPTY + 16 * CACHE / 1.6e12)
     narrow = float(headwise_time(one, plan(kv="fp8"), MACHINE))
     assert narrow == pytest.approx(EMPTY + 0.5 * CACHE / 1.6e12)
 
@@ -130,6 +130,35 @@ def test_engines_work_through_heads_of_some_groups(headwise: str, groups: tuple[
         apart = float(headwise_time(one, plan(headwise=headwise), MACHINE))
         expected = apart if group in groups else 1e-9
         assert run(1e-9, one, headwise=headwise) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("splitting", "each"), [("few", 3), ("few_8k", 1)])
+def test_beyond_512_heads_as_many_blocks_walk_as_scores_leave_room(
+    splitting: str, each: int
+) -> None:
+    """A block of 4,096 scores takes 16.5 KiB of a processor's 64, one of 8,192 the half and more: 3
+    and 1 to each of 100 processors, at 2.7 bytes a clock; where they are few, or longer than any
+    block keeps, keys are split."""
+    many = kernel(op="attention_decode", m=4.0, batch=200.0, n=1000.0, k=128.0)
+    one = 2.0 * 128 * 2 * 1000
+    walked = max(800 / (100 * each), 1.0) * one / (2.7 * 2e9)
+    for fast in (1e-9, 1e-3):
+        assert run(fast, many, splitting=splitting) == pytest.approx(np.hypot(fast, walked))
+    for apart in (kernel(**{**vars(many), "batch": 128.0}), kernel(**{**vars(many), "n": 8193.0})):
+        assert run(1e-6, apart, splitting=splitting) == pytest.approx(1e-6)
+    assert run(1e-6, many, splitting="keys") == pytest.approx(1e-6)
+
+
+def test_kernels_for_many_rows_have_four_bytes_a_clock_arrive() -> None:
+    """8e8 bytes at 4 x 100 x 2e9 a second: 1 ms, of 16-bit products; of experts where nobody tuned
+    them either; more rows take what their arithmetic takes."""
+    product = kernel(bytes=8e8)
+    experts = kernel(op="moe_gemm", bytes=8e8)
+    assert run(1e-6, product, matvec="tiled") == pytest.approx(1e-3)
+    assert run(2e-3, product, matvec="tiled") == pytest.approx(2e-3)
+    assert run(1e-6, experts, matvec="tiled") == pytest.approx(1e-6)
+    assert run(1e-6, experts, matvec="untuned") == pytest.approx(1e-3)
+    assert run(1e-6, kernel(bytes=8e8, dtype="fp8"), matvec="untuned") == pytest.approx(1e-6)
 
 
 def test_a_thread_block_that_has_a_part_to_itself_takes_its_time() -> None:

@@ -295,8 +295,8 @@ def test_products_on_units_not_made_for_them_take_as_long_as_their_arithmetic() 
 
 
 def test_heads_that_share_keys_read_them_from_memory_where_dies_have_caches_of_their_own() -> None:
-    """Four heads to a key head: four times the cache at half of the memory's rate on MI300X, at
-    half of the last-level cache's on A100."""
+    """Four heads to a key head: four times the cache at eight tenths of the memory's rate on
+    MI300X, at half of the last-level cache's on A100."""
     core = Operator(
         name="attention", op="attention_decode", variant="fwd", phase="forward", module="layer",
         dtype="bf16", m=4.0, n=1e5, k=128.0, batch=256.0,
@@ -304,9 +304,10 @@ def test_heads_that_share_keys_read_them_from_memory_where_dies_have_caches_of_t
     moved = 4 * 2 * 2 * 128 * 1e5 * 256
     for name in ("MI300X-192GB", "A100-SXM4-80GB"):
         machine = catalog.accelerator(name)
-        rate = machine.bandwidth if name.startswith("MI") else machine.l2_bandwidth
+        own = name.startswith("MI")
+        rate = 0.8 * machine.bandwidth if own else 0.5 * machine.l2_bandwidth
         found = float(headwise_time(core, plan(headwise="all"), machine))
-        assert found == pytest.approx(moved / (0.5 * rate), rel=1e-3)
+        assert found == pytest.approx(moved / rate, rel=1e-3)
 
 
 def test_mixed_kernels_stream_narrow_weights_until_the_matrix_units_bind() -> None:

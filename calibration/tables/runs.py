@@ -23,13 +23,21 @@ from calibration.tables.waiting import calm_share, threads_of
 from calibration.tables.words import (
     metric_of,
     modules_of,
+    of_its_halves,
     recomputed,
     sharded,
     told_month,
     trained,
     yes,
 )
-from predictor.catalog import TrainingPlanSpec, frameworks, parse, read_machine_name, recognised
+from predictor.catalog import (
+    TrainingPlanSpec,
+    accelerator,
+    frameworks,
+    parse,
+    read_machine_name,
+    recognised,
+)
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.plans import (
@@ -282,10 +290,22 @@ def _framework(row: Mapping[str, Any]) -> str:
     return recognised(place[1].lower(), frameworks()) or found
 
 
+WHOLE = (
+    "full",
+    "sft",
+    "pretraining",
+    "pre-training",
+    "pretrain",
+    "full-parameter",
+    "full_parameter",
+)
+"""What tables call runs that train all parameters."""
+
+
 def _divided(fields: Mapping[str, Any]) -> int | None:
     """Ranks that divide experts, as stated; no more than a stage has, whatever a row says."""
     gpus, pp, ep = (fields[name] for name in ("gpus", "pp", "ep"))
-    return min(ep, gpus // pp) if gpus and pp and ep else ep
+    return max(min(ep, gpus // pp), 1) if gpus and pp and ep else ep
 
 
 def _request(
@@ -316,6 +336,8 @@ def _request(
         if rest or (others > 1 and fields["tp"] and fields["pp"]):
             fields["gpus"] = None  # the row contradicts itself; its layout decides
     fields["precision"] = _recipe(row)
+    if fields["precision"] == "fp16" and fields["accelerator"] not in devices:
+        fields["precision"] = of_its_halves(accelerator(str(fields["accelerator"])))
     fields["sequence_parallel"] = yes(cell(row, "sequence_parallel"))
     fields["recompute"] = recomputed(cell(row, "recompute"))
     fields["sharding"] = sharded(cell(row, "dp_sharding"))
@@ -331,6 +353,10 @@ def _request(
     if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
         fields["frozen_precision"] = quantized
     told = f"{cell(row, 'model')}".replace("_", " "), f"{cell(row, 'notes')}"  # not: q_lora_rank
+    if str(fields.get("trained")).lower() in WHOLE:
+        fields["trained"] = "all"
+    elif (stated := ADAPTERS.search(str(fields.get("trained")))) and stated[0].lower() == "qlora":
+        fields["trained"], told = None, ("qlora", "")
     if adapters := ADAPTERS.search(" ".join(told)):
         fields["trained"] = fields.get("trained") or LORA.get(fields["framework"], "lora")
         if adapters[0].lower() == "qlora" and not quantized:

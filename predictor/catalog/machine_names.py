@@ -26,8 +26,8 @@ VENDORS = re.compile(
 """What says nothing beyond the rest of a name."""
 
 SEVERAL = re.compile(
-    r"(?:(?:(?P<nodes>[1-9]\d*)\s*[x*×]\s*)?(?P<before>\d+)\s*[x*×]\s*)?(?P<one>.+?)"
-    r"(?:\s*[x*×:]\s*(?P<behind>\d+))?"
+    r"(?:(?:(?P<nodes>[1-9]\d*)\s*[x*\u00d7]\s*)?(?P<before>\d+)\s*[x*\u00d7]\s*)?(?P<one>.+?)"
+    r"(?:\s*[x*\u00d7:]\s*(?P<behind>\d+))?"
 )
 
 COUNTED = re.compile(r"(?P<count>[1-9]\d*)\s+(?P<one>[a-z].*\d[a-z]?)(?:s|\s+gpus?)", re.IGNORECASE)

@@ -30,8 +30,11 @@ SEVERAL = re.compile(
     r"(?:\s*[x*\u00d7:]\s*(?P<behind>\d+))?"
 )
 
-COUNTED = re.compile(r"(?P<count>[1-9]\d*)\s+(?P<one>[a-z].*\d[a-z]?)(?:s|\s+gpus?)", re.IGNORECASE)
-"""So many of an accelerator as text has them ('64 H100s', '16 A100 GPUs')."""
+COUNTED = re.compile(r"(?P<count>[1-9]\d*)\s+(?P<one>[a-z].*?)(?:\s+gpus?)?", re.IGNORECASE)
+"""So many of an accelerator as text has them ('64 H100s', '16 A100 GPUs', '8 L40S')."""
+
+PLURAL = re.compile(r"(?P<one>.*[A-Z].*\d.*)s")
+"""Several of an accelerator whose name has capitals ('V100s', which is no V100S)."""
 
 SLICE = re.compile(r"(?:tpu[- ]?)?(?P<kind>7x|v2|v3|v4|v5p|v5litepod|v5e|v6e)-(?P<count>\d+)")
 """Slices of TPUs as Google Cloud's accelerator types name them."""
@@ -183,33 +186,33 @@ def _beginning(name: str) -> str | None:
 
     Raises InputError where there are several.
     """
-    table, wanted = _accelerators(tables.data_dir()), fold(name)
+    wanted = fold(name)
     if len(wanted) < 3:
         return None
     near = sorted(
         {
             row
-            for own, row in table.items()
-            if own.startswith(wanted) and not _other_chip(wanted, row)
+            for own, row in _named()
+            if fold(own).startswith(wanted) and not _other_chip(wanted, own)
         }
     )
     bare = [row for row in near if re.fullmatch(rf"{wanted}\d*(gb)?", fold(row))]
     return _only(name, bare if len(bare) == 1 else near)
 
 
-VARIANT = re.compile(r"\d|ti|xtx?|d(?![a-z])")
+VARIANT = re.compile(r"\d|ti|xtx?|(?<=xt)x|d(?![a-z])")
 """How what is left of a word begins where it is the name of another chip."""
 
 
-def _other_chip(wanted: str, row: str) -> bool:
-    """Whether a name ends inside a word that says another chip with what is left of it: a GTX 1080
-    is no 1080 Ti, a B20 no B200, an RX 9070 no 9070 XT, and Inferentia no Inferentia2."""
+def _other_chip(wanted: str, name: str) -> bool:
+    """Whether a name ends inside a word of another's that says another chip with what is left of
+    it: a GTX 1080 is no 1080 Ti, a B20 no B200, an RX 9070 no 9070 XT.
+    """
     before = 0
-    for word in re.findall(r"[a-z0-9]+", row.lower()):
-        left = len(wanted) - before
-        before += len(word)
-        if 0 < left < len(word) and fold(row).startswith(wanted):
-            return VARIANT.match(word[left:]) is not None
+    for word in re.findall(r"[a-z0-9]+", VENDORS.sub(" ", name.lower())):
+        left, before = len(wanted) - before, before + len(word)
+        if 0 < left < len(word):
+            return VARIANT.match(word, left) is not None
     return False
 
 
@@ -356,7 +359,7 @@ def _key(name: str) -> str:
     return re.sub(r"^ml\.|^standard_|[^a-z0-9]", "", name.strip().lower())
 
 
-def _share(name: str, nodes: int = 1) -> MachineName | None:
+def _share(name: str, nodes: int) -> MachineName | None:
     """What so many of an instance that is no node of a catalog system are taken for; None for
     another name."""
     row, count = _shares(tables.data_dir()).get(_key(name), ("", 0))
@@ -396,11 +399,8 @@ def read_machine_name(name: str) -> MachineName | None:
         return MachineName(name, known[fold(name)])
     if (part := _slice(name)) is not None:
         return part
-    if (share := _share(name)) is not None:
+    if (share := _share(name, 1)) is not None:
         return share
-    match = COUNTED.fullmatch(name.strip())
-    if match and (one := read_accelerator_name(match["one"])) is not None:
-        return MachineName(name, one, int(match["count"]))
     match = SEVERAL.fullmatch(name.strip())
     count = int(match["before"] or match["behind"] or 0) if match else 0
     written = match["one"] if match and count else name
@@ -413,7 +413,19 @@ def read_machine_name(name: str) -> MachineName | None:
         whole = nodes * count * _joined(row)
         return MachineName(name, str(row["accelerator"]), count=whole, system=str(row["name"]))
     one = read_accelerator_name(written) or (written if other_memory(written) else None)
-    return MachineName(name, one, nodes * count, per_node=count) if one is not None else None
+    if one is not None:
+        return MachineName(name, one, nodes * count, per_node=count)
+    return _counted(name)
+
+
+def _counted(name: str) -> MachineName | None:
+    """So many of an accelerator; None for another name."""
+    match = COUNTED.fullmatch(name.strip())
+    if match is None:
+        return None
+    several = PLURAL.fullmatch(match["one"])
+    one = read_accelerator_name(several["one"] if several else match["one"])
+    return MachineName(name, one, int(match["count"])) if one is not None else None
 
 
 def unlike_system(name: str) -> MachineName | None:

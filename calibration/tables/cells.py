@@ -34,6 +34,17 @@ NOTHING = ("none", "na")
 WRITTEN = r"[~\u2248]?\s*(\d{1,3}(,\d{3})+|\d+)(\.\d+)?\s*%?"
 """A number as people write it: about so many, thousands set apart, in per cent."""
 
+UNITS = (
+    (("seq_len", "input_len", "output_len"), r"tok(en)?s?"),
+    (("num_gpus", "gpus_per_node"), r"gpus?|chips?|accelerators?|devices?"),
+    (("global_batch", "micro_batch", "batch", "concurrency"),
+     r"seq(uence)?s?|samples?|requests?|users?|prompts?"),
+)  # fmt: skip
+"""What people write behind numbers of columns whose unit it is."""
+
+IN_TOKENS = r"(\d[\d,.]*\s*[kKM]?)\s*tok(?:en)?s?"
+"""A batch in tokens ('4M tokens'): as many sequences as it has of theirs."""
+
 LENGTHS = ("seq_len", "input_len", "output_len")
 BINARY = r"\d+(\.\d+)?\s*[kKM]"
 """Columns that people write as 8k, and mean 8,192; and how."""
@@ -46,6 +57,34 @@ def _plainly(said: str) -> str:
 def _length(said: str) -> str:
     number = float(re.sub(r"[^\d.]", "", said) or 0)
     return str(number * (2**20 if said.endswith("M") else 2**10))
+
+
+def _without_units(table: pd.DataFrame) -> pd.DataFrame:
+    """A table without the units that stand behind its numbers ('64 GPUs', '4096 tokens'), a batch
+    in tokens as sequences."""
+    plain = table.copy()
+    for columns, unit in UNITS:
+        for column in (one for one in columns if one in table and _text(table, one)):
+            said = table[column].astype(str).str.strip()
+            behind = said.str.replace(rf"(?i)(?<=[\dkKM])\s*({unit})$", "", regex=True)
+            plain[column] = table[column].mask(said != behind, behind)
+    if "seq_len" in table and "global_batch" in table and _text(table, "global_batch"):
+        said = table["global_batch"].astype(str).str.strip().str.extract(rf"^{IN_TOKENS}$")[0]
+        each = pd.to_numeric(plain["seq_len"].map(_tokens), errors="coerce")
+        whole = pd.to_numeric(said.map(_tokens, "ignore"), errors="coerce") / each
+        known = said.notna() & np.isfinite(whole)
+        plain["global_batch"] = plain["global_batch"].mask(known, whole.round())
+    return plain
+
+
+def _text(table: pd.DataFrame, column: str) -> bool:
+    return not pd.api.types.is_numeric_dtype(table[column])
+
+
+def _tokens(said: object) -> object:
+    """A number of tokens as people write it ('8k', '4,096'), else what is said."""
+    text = str(said).strip()
+    return _length(text) if re.fullmatch(BINARY, text) else _plainly(text)
 
 
 UNREAD = "@unread"
@@ -67,7 +106,7 @@ def check_runs(table: pd.DataFrame, where: str, by_row: bool = False) -> pd.Data
         if not pd.api.types.is_numeric_dtype(checked[column]):
             said = checked[column].astype(str).str.strip()
             checked[column] = checked[column].mask(said.str.lower().isin(BLANKS), None)
-    return _named(numbers(checked, RUN_NUMBERS, where, by_row), where)
+    return _named(numbers(_without_units(checked), RUN_NUMBERS, where, by_row), where)
 
 
 def numbers(

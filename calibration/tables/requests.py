@@ -26,7 +26,7 @@ from calibration.tables.columns import (
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
-from calibration.tables.words import cached, measured, stored, told_month
+from calibration.tables.words import cached, measured, of_its_halves, stored, told_month
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, known, parse, ported, recognised
 from predictor.errors import InputError
@@ -156,6 +156,8 @@ def _precision(row: Mapping[str, Any]) -> str | None:
     name = stored(str(stated))
     family = str(cell(row, "model")).lower()
     blocks = cell(row, "block_scaled") is not None or family.startswith(BLOCK_SCALED)
+    if name == "fp16":
+        name = of_its_halves(catalog.accelerator(_accelerator(row)))
     return "fp8_block" if name == "fp8" and blocks else name
 
 

@@ -23,13 +23,21 @@ from calibration.tables.waiting import calm_share, threads_of
 from calibration.tables.words import (
     metric_of,
     modules_of,
+    of_its_halves,
     recomputed,
     sharded,
     told_month,
     trained,
     yes,
 )
-from predictor.catalog import TrainingPlanSpec, frameworks, parse, read_machine_name, recognised
+from predictor.catalog import (
+    TrainingPlanSpec,
+    accelerator,
+    frameworks,
+    parse,
+    read_machine_name,
+    recognised,
+)
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.plans import (
@@ -212,9 +220,12 @@ def _each(row: Mapping[str, Any]) -> int:
     return OBJECTIVES[_objective(row) or "tokens"].together
 
 
-def _recipe(row: Mapping[str, Any]) -> str | None:
+def _recipe(row: Mapping[str, Any], devices: Mapping[str, Cluster]) -> str | None:
     """How a row's layers multiply, by its own column or, of fp8, by its notes."""
     said = trained(str(cell(row, "precision")))
+    device = str(cell(row, "accelerator"))
+    if said == "fp16" and device not in devices:
+        return of_its_halves(accelerator(device))
     return "fp8_rowwise" if said == "fp8" and ROWS.search(str(cell(row, "notes"))) else said
 
 
@@ -282,10 +293,40 @@ def _framework(row: Mapping[str, Any]) -> str:
     return recognised(place[1].lower(), frameworks()) or found
 
 
+WHOLE = (
+    "full",
+    "sft",
+    "pretraining",
+    "pre-training",
+    "pretrain",
+    "full-parameter",
+    "full_parameter",
+)
+"""What tables call runs that train all parameters."""
+
+
+def _frozen(row: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row trains, and how it keeps the rest: by its own columns, or where its model, its
+    notes or the first of these speak of adapters."""
+    found: dict[str, Any] = {}
+    if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
+        found["frozen_precision"] = quantized
+    stated = str(fields.get("trained") or "").lower()
+    if stated in WHOLE:
+        return {**found, "trained": "all"}
+    told = f"{cell(row, 'model')}".replace("_", " "), f"{cell(row, 'notes')}"  # not: q_lora_rank
+    if adapters := ADAPTERS.search(" ".join(("qlora",) if stated == "qlora" else told)):
+        own = None if stated == "qlora" else fields.get("trained")
+        found["trained"] = own or LORA.get(str(fields["framework"]), "lora")
+        if adapters[0].lower() == "qlora" and not quantized:
+            found["frozen_precision"] = fields.get("frozen_precision") or "nf4"
+    return found
+
+
 def _divided(fields: Mapping[str, Any]) -> int | None:
     """Ranks that divide experts, as stated; no more than a stage has, whatever a row says."""
     gpus, pp, ep = (fields[name] for name in ("gpus", "pp", "ep"))
-    return min(ep, gpus // pp) if gpus and pp and ep else ep
+    return max(min(ep, gpus // pp), 1) if gpus and pp and ep else ep
 
 
 def _request(
@@ -315,7 +356,7 @@ def _request(
         others, rest = divmod(fields["gpus"], ranks * fields["dp"])
         if rest or (others > 1 and fields["tp"] and fields["pp"]):
             fields["gpus"] = None  # the row contradicts itself; its layout decides
-    fields["precision"] = _recipe(row)
+    fields["precision"] = _recipe(row, devices)
     fields["sequence_parallel"] = yes(cell(row, "sequence_parallel"))
     fields["recompute"] = recomputed(cell(row, "recompute"))
     fields["sharding"] = sharded(cell(row, "dp_sharding"))
@@ -328,13 +369,7 @@ def _request(
         named = [name for name in str(modules).split(",") if name in RECOMPUTE_MODULES]
         fields["recompute"] = "selective" if named else "none"
         fields["recompute_modules"] = ",".join(named) or None
-    if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
-        fields["frozen_precision"] = quantized
-    told = f"{cell(row, 'model')}".replace("_", " "), f"{cell(row, 'notes')}"  # not: q_lora_rank
-    if adapters := ADAPTERS.search(" ".join(told)):
-        fields["trained"] = fields.get("trained") or LORA.get(fields["framework"], "lora")
-        if adapters[0].lower() == "qlora" and not quantized:
-            fields["frozen_precision"] = fields.get("frozen_precision") or "nf4"
+    fields |= _frozen(row, fields)
     fields |= _compared(row, fields)
     fields["micro_batch"] = _at_once(fields)
     check_sequences(cell(row, "dp"), fields["global_batch"], fields["micro_batch"])

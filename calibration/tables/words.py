@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from predictor.hardware import Accelerator
 from predictor.plans import (
     CACHE_WORDS,
     KV_BYTES,
@@ -121,6 +122,13 @@ def trained(said: str) -> str | None:
     if text in PRECISIONS:
         return text
     return next((name for words, name in TRAINED if re.search(words, text)), None)
+
+
+def of_its_halves(accelerator: Accelerator) -> str:
+    """What fp16 of an accelerator is: bf16 of one that multiplies in no other 16 bits, as TPUs do,
+    where who writes fp16 means its 16 bits."""
+    peak = accelerator.peak
+    return "bf16" if "fp16" not in peak and "bf16" in peak else "fp16"
 
 
 PLAIN = ("none", "zero1", "zero2", "zero3", "hsdp", "fsdp", "full", "selective", "fit")

@@ -1,6 +1,7 @@
 """What the name of a machine says: an accelerator as people and drivers call it, so many of them
 (`8xH100`, `H100:8`, two nodes as `2x8xH100`), a slice of TPUs (`v5p-128`), or an instance of a
-cloud (`data/clouds.csv`).
+cloud (`data/clouds.csv`; those that are no node of a catalog system, `data/defaults/
+instances.yaml`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ VENDORS = re.compile(
 """What says nothing beyond the rest of a name."""
 
 SEVERAL = re.compile(
-    r"(?:(?:(?P<nodes>[1-9]\d*)\s*[x*]\s*)?(?P<before>\d+)\s*[x*]\s*)?(?P<one>.+?)"
-    r"(?:\s*[x*:]\s*(?P<behind>\d+))?"
+    r"(?:(?:(?P<nodes>[1-9]\d*)\s*[x*\u00d7]\s*)?(?P<before>\d+)\s*[x*\u00d7]\s*)?(?P<one>.+?)"
+    r"(?:\s*[x*\u00d7:]\s*(?P<behind>\d+))?"
 )
+
+COUNTED = re.compile(r"(?P<count>[1-9]\d*)\s+(?P<one>[a-z].*?)(?:\s+gpus?)?", re.IGNORECASE)
+"""So many of an accelerator as text has them ('64 H100s', '16 A100 GPUs', '8 L40S')."""
+
+PLURAL = re.compile(r"(?P<one>.*[A-Z].*\d.*)s")
+"""Several of an accelerator whose name has capitals ('V100s', which is no V100S)."""
 
 SLICE = re.compile(r"(?:tpu[- ]?)?(?P<kind>7x|v2|v3|v4|v5p|v5litepod|v5e|v6e)-(?P<count>\d+)")
 """Slices of TPUs as Google Cloud's accelerator types name them."""
@@ -179,12 +186,34 @@ def _beginning(name: str) -> str | None:
 
     Raises InputError where there are several.
     """
-    table, wanted = _accelerators(tables.data_dir()), fold(name)
+    wanted = fold(name)
     if len(wanted) < 3:
         return None
-    near = sorted({row for own, row in table.items() if own.startswith(wanted)})
+    near = sorted(
+        {
+            row
+            for own, row in _named()
+            if fold(own).startswith(wanted) and not _other_chip(wanted, own)
+        }
+    )
     bare = [row for row in near if re.fullmatch(rf"{wanted}\d*(gb)?", fold(row))]
     return _only(name, bare if len(bare) == 1 else near)
+
+
+VARIANT = re.compile(r"\d|ti|xtx?|(?<=xt)x|d(?![a-z])")
+"""How what is left of a word begins where it is the name of another chip."""
+
+
+def _other_chip(wanted: str, name: str) -> bool:
+    """Whether a name ends inside a word of another's that says another chip with what is left of
+    it: a GTX 1080 is no 1080 Ti, a B20 no B200, an RX 9070 no 9070 XT.
+    """
+    before = 0
+    for word in re.findall(r"[a-z0-9]+", VENDORS.sub(" ", name.lower())):
+        left, before = len(wanted) - before, before + len(word)
+        if 0 < left < len(word):
+            return VARIANT.match(word, left) is not None
+    return False
 
 
 LOOSE = re.compile(r"(?<=sxm)\d(?!\d)|hbm\d?e?")
@@ -312,7 +341,29 @@ def other_memory(name: str) -> tuple[str, float] | None:
 
 
 def _instance(name: str) -> Instance | None:
-    return _instances(tables.data_dir()).get(re.sub(r"[^a-z0-9]", "", name.lower()))
+    known = _instances(tables.data_dir())
+    return known.get(re.sub(r"[^a-z0-9]", "", name.lower())) or known.get(_key(name))
+
+
+@lru_cache(maxsize=4)
+def _shares(directory: Path) -> Mapping[str, tuple[str, int]]:
+    """Accelerators of instances that are no node of a catalog system, and how many they have."""
+    table = tables.read_mapping(directory / "defaults" / "instances.yaml")
+    return {
+        _key(name): (row, count) for row, named in table.items() for name, count in named.items()
+    }
+
+
+def _key(name: str) -> str:
+    """The name of an instance by which spellings are compared."""
+    return re.sub(r"^ml\.|^standard_|[^a-z0-9]", "", name.strip().lower())
+
+
+def _share(name: str, nodes: int) -> MachineName | None:
+    """What so many of an instance that is no node of a catalog system are taken for; None for
+    another name."""
+    row, count = _shares(tables.data_dir()).get(_key(name), ("", 0))
+    return MachineName(name, row, nodes * count, per_node=count) if row else None
 
 
 def _slice(name: str) -> MachineName | None:
@@ -348,17 +399,33 @@ def read_machine_name(name: str) -> MachineName | None:
         return MachineName(name, known[fold(name)])
     if (part := _slice(name)) is not None:
         return part
+    if (share := _share(name, 1)) is not None:
+        return share
     match = SEVERAL.fullmatch(name.strip())
     count = int(match["before"] or match["behind"] or 0) if match else 0
     written = match["one"] if match and count else name
     nodes = int((match["nodes"] if match else None) or 1)
     if count and (instance := _instance(written)) is not None:
         return MachineName(name, count=nodes * count * instance.count, instance=instance)
+    if count and (share := _share(written, nodes * count)) is not None:
+        return share
     if count and (row := tables.known("systems", re.sub(r"\s+", "-", written))) is not None:
         whole = nodes * count * _joined(row)
         return MachineName(name, str(row["accelerator"]), count=whole, system=str(row["name"]))
     one = read_accelerator_name(written) or (written if other_memory(written) else None)
-    return MachineName(name, one, nodes * count, per_node=count) if one is not None else None
+    if one is not None:
+        return MachineName(name, one, nodes * count, per_node=count)
+    return _counted(name)
+
+
+def _counted(name: str) -> MachineName | None:
+    """So many of an accelerator; None for another name."""
+    match = COUNTED.fullmatch(name.strip())
+    if match is None:
+        return None
+    several = PLURAL.fullmatch(match["one"])
+    one = read_accelerator_name(several["one"] if several else match["one"])
+    return MachineName(name, one, int(match["count"])) if one is not None else None
 
 
 def unlike_system(name: str) -> MachineName | None:

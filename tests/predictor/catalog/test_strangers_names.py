@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from predictor import catalog
 from predictor.catalog.machine_names import accelerator_of, read_machine_name
 from predictor.catalog.model_names import read_model_name
 from predictor.catalog.names import recognised
@@ -75,3 +76,82 @@ def test_models_as_checkpoints_and_tables_call_them(name: str, row: str) -> None
 )
 def test_frameworks_as_tables_call_them(name: str, own: str) -> None:
     assert recognised(name, ("megatron-bridge", "nemo", "torchtitan", "huggingface", "vllm")) == own
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "count"),
+    [
+        ("g5.12xlarge", "A10G-24GB", 4),
+        ("ml.g6e.48xlarge", "L40S-48GB", 8),
+        ("g5", "A10G-24GB", 0),
+        ("ml.p4d.24xlarge", "A100-SXM4-40GB", 8),
+        ("p5e.48xlarge", "H200-SXM-141GB", 8),
+        ("a2-ultragpu-4g", "A100-SXM4-80GB", 4),
+        ("a4x-highgpu-4g", "GB200-186GB", 4),
+        ("NC96ads_A100_v4", "A100-PCIe-80GB", 4),
+        ("Standard_NC80adis_H100_v5", "H100-NVL-94GB", 2),
+        ("ND-H200", "H200-SXM-141GB", 8),
+        ("BM.GPU.H100.8", "H100-SXM5-80GB", 8),
+        ("BM.GPU4.8", "A100-SXM4-40GB", 8),
+        ("4x g5.12xlarge", "A10G-24GB", 16),
+        ("8\u00d7H100", "H100-SXM5-80GB", 8),
+        ("64 H100s", "H100-SXM5-80GB", 64),
+        ("8 V100s", "V100-SXM2-32GB", 8),
+        ("8 V100S", "V100S-PCIe-32GB", 8),
+        ("8 L40S", "L40S-48GB", 8),
+        ("16 A100 GPUs", "A100-SXM4-80GB", 16),
+    ],
+)
+def test_machines_of_clouds_and_counts_in_text(name: str, row: str, count: int) -> None:
+    found = read_machine_name(name)
+    assert accelerator_of(name) == row
+    assert found is not None
+    assert found.count == count
+
+
+@pytest.mark.parametrize(
+    "name", ["GTX 1080", "RX 9070", "B20", "B30", "Inferentia", "7900 XT", "GPU.H100.8"]
+)
+def test_the_beginning_of_another_chip_names_none(name: str) -> None:
+    assert accelerator_of(name) is None
+
+
+def test_every_instance_has_a_catalog_accelerator() -> None:
+    table = catalog.read_mapping(catalog.data_dir() / "defaults" / "instances.yaml")
+    assert set(table) <= set(catalog.rows("accelerators"))
+    for row, named in table.items():
+        for name, count in named.items():
+            found = read_machine_name(name)
+            assert found is not None
+            assert (found.accelerator, found.count) == (row, count)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("GPT-NeoX", "gpt-neox-20b"),
+        ("GPT-J", "gpt-j-6b"),
+        ("gpt3", "gpt3-175b"),
+        ("Llama 405B", "llama3.1-405b"),
+        ("unsloth/Qwen3-30B-A3B-GGUF", "qwen3-30b-a3b"),
+    ],
+)
+def test_models_without_their_size(name: str, row: str) -> None:
+    read = read_model_name(name)
+    assert read is not None
+    assert read.row == row
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("unsloth", "unsloth"),
+        ("veRL", "fms-fsdp"),
+        ("XTuner V1", "torchtitan"),
+        ("slime", "megatron-lm"),
+        ("dynamo-trt", "tensorrt-llm"),
+        ("vLLM TPU", "vllm"),
+    ],
+)
+def test_frameworks_built_on_others(name: str, own: str) -> None:
+    assert recognised(name, {*catalog.frameworks(), *catalog.all_engines()}) == own

@@ -85,7 +85,10 @@ def test_files_of_aiconfigurator(
         (["nccl-tests", "{tmp}/bytes.txt"], "is not a text file"),
         (["nccl-tests", "{tmp}"], "cannot read {tmp}"),
         (["kineto", "{tmp}/none.json"], "no such file: {tmp}/none.json"),
-        (["kineto", "{tmp}/a.txt", "--accelerator", "h10"], "accelerator 'h10' may be H100-"),
+        (
+            ["kineto", "{tmp}/a.txt", "--accelerator", "h10"],
+            "unknown accelerator 'h10'; did you mean 'h100'?",
+        ),
         (["kineto", "{tmp}/a.txt", "--op", "allreduce"], "kineto files state their own op"),
         (["vidur", "{tmp}/none", "--accelerator", "h100"], "no such file or folder: {tmp}/none"),
         (["vidur", "{tmp}", "--accelerator", "h100"], "{tmp}: expected mlp.csv, attention.csv"),

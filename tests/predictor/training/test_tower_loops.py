@@ -124,7 +124,11 @@ def test_images_behind_a_mask_are_one_sequence(sees: Model) -> None:
         name: value for name, value in BLOCKS.items() if "window" not in name and name[:4] != "full"
     }
     packed = catalog.model(
-        {**CONFIG, "model_type": "llava", "vision_config": {"model_type": "pixtral", **own}}
+        {
+            **CONFIG,
+            "model_type": "llava",
+            "vision_config": {"model_type": "pixtral", "image_size": 448, **own},
+        }
     )
     ((_, plan),) = towers._plans(packed, (r := complete(packed)).plan, r.seen)  # type: ignore[arg-type]
     tower = packed.tower

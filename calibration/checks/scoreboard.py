@@ -35,8 +35,8 @@ from calibration.serving.spreads import (
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
-from calibration.tables.cells import check_runs
-from calibration.tables.documents import DOCUMENT_KEY, TIME_KEY, document_attention
+from calibration.tables.cells import check_runs, filled, numbers
+from calibration.tables.documents import COLUMNS, DOCUMENT_KEY, document_attention
 from calibration.tables.profiles import device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
@@ -166,24 +166,29 @@ def _as_written(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     """A table whose numbers are such, as its kind has them written."""
     if kind in ("training", "inference", "slow steps"):
         return check_runs(table, where, by_row=kind != "slow steps")
+    if kind in LATENCIES:
+        return filled(numbers(table, ("delay_ms",), where), LATENCIES[kind][1], where)
     return check_power(table, power_table(table) or "", where) if kind == POWER else table
 
 
 KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}
 """What tables of their own are tables of."""
 
-LATENCIES: dict[str, tuple[Callable[[Any, Calibration], tuple[float, float, bool]], str]] = {
-    "slow transfers": (slow_transfer, "ms"),
-    "documents": (document_attention, TIME_KEY),
+PredictRow = Callable[[Any, Calibration], tuple[float, float, bool]]
+
+LATENCIES: dict[str, tuple[PredictRow, tuple[str, ...]]] = {
+    "slow transfers": (slow_transfer, ("bandwidth_gbps", "bytes", "ms")),
+    "documents": (document_attention, COLUMNS),
 }
-"""Tables of single latencies: what predicts a row, and the column of milliseconds."""
+"""Tables of single latencies: what predicts a row, and the columns of numbers above 0 that it
+needs, last that of milliseconds."""
 
 
 def _latencies(
     path: Path, table: pd.DataFrame, kind: str, calibration: Calibration
 ) -> list[Scored]:
     """Rows of single latencies with their predictions."""
-    predict_row, column = LATENCIES[kind]
+    predict_row, columns = LATENCIES[kind]
     rows = []
     for line, record in enumerate(table.to_dict("records")):
         value, sigma, fitted = predict_row(record, calibration)
@@ -193,7 +198,7 @@ def _latencies(
                 point_id=f"{path.name}:{line + 2}",
                 source=str(record.get("source", "")),
                 metric="latency_us",
-                published=1e3 * float(record[column]),
+                published=1e3 * float(record[columns[-1]]),
                 predicted=1e6 * value,
                 low=1e6 * value / reach,
                 high=1e6 * value * reach,

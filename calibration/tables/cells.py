@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -143,6 +143,24 @@ def numbers(
             raise InputError(f"{where}, line {row + 2}: {unread[row]}")
     if unread:
         checked[UNREAD] = [unread.get(row) for row in range(len(table))]
+    return checked
+
+
+def filled(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
+    """A table whose every row has a number above 0 in each of some columns.
+
+    where   the table's file, or what it is of
+
+    Raises InputError, naming the line and the column, where one has not.
+    """
+    for column in columns:
+        if column not in table:
+            raise InputError(f"{where}: column {column} is missing; it needs {', '.join(columns)}")
+    checked = numbers(table, columns, where)
+    for column in columns:
+        for row in np.flatnonzero(~(checked[column] > 0)).tolist():
+            value = "nothing" if pd.isna(checked[column].iloc[row]) else "0"
+            raise InputError(f"{where}, line {row + 2}: {column} must be above 0, got {value}")
     return checked
 
 

@@ -20,7 +20,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from calibration.sources.reading import read_table
-from calibration.tables.documents import FILE, TIME_KEY, DocumentKernel, plan_of
+from calibration.tables.cells import filled
+from calibration.tables.documents import COLUMNS, FILE, TIME_KEY, DocumentKernel, plan_of
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.errors import InputError
@@ -73,8 +74,11 @@ def left_out(plans: Sequence[Plan], times: Array, key: Callable[[Plan], Any]) ->
 
 
 def measured(path: Path) -> tuple[list[Plan], Array]:
-    """Rows of a table of attention by document, and what they took [s]."""
-    table = read_table(path)
+    """Rows of a table of attention by document, and what they took [s].
+
+    Raises InputError for a table that lacks a number.
+    """
+    table = filled(read_table(path), COLUMNS, str(path))
     plans = [plan_of(row) for row in table.to_dict("records")]
     return plans, table[TIME_KEY].to_numpy(float) / 1e3
 

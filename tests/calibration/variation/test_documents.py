@@ -74,3 +74,32 @@ def test_rows_of_divisions_that_no_fit_saw_are_wider() -> None:
     assert known[1] < other[1]
     assert other[0] < known[0]
     assert shipped()[0].call > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("document_tokens,cp,ms_per_document\n128,1,0.03\n", "column tp is missing"),
+        (
+            "document_tokens,cp,tp,ms_per_document\n128,0,1,0.03\n",
+            "line 2: cp must be above 0, got 0",
+        ),
+        (
+            "document_tokens,cp,tp,ms_per_document\nx,1,1,0.03\n",
+            "line 2: document_tokens must be a",
+        ),
+        (
+            "document_tokens,cp,tp,ms_per_document\n9,1,1,\n",
+            "ms_per_document must be above 0, got no",
+        ),
+        (
+            "backend,delay_ms,bandwidth_gbps,bytes,ms\ngloo,1,0,8,9\n",
+            "line 2: bandwidth_gbps must be",
+        ),
+    ],
+)
+def test_bad_tables_are_one_line(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=says):
+        score([path], load("default"))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from predictor.catalog import (
     Default,
     Filler,
@@ -19,7 +21,7 @@ from predictor.catalog import (
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
-from predictor.memory import WHOLE_WEIGHT
+from predictor.memory import MEMORY_FRACTION, WHOLE_WEIGHT
 from predictor.models import Model
 from predictor.plans import FIT, PLAIN, SCHEDULES, UNNAMED, TrainingPlan
 from predictor.records import dataclass
@@ -109,7 +111,8 @@ def habits_of(filler: Filler, model: Model, accelerator: Accelerator) -> Habits:
     for field in [name for name, value in settings.items() if value in UNDIVIDED]:
         settings[field] = int(filler.values.get(UNDIVIDED[settings[field]]) or 1) == 1
     if settings.get("built_whole") == ROOM:
-        settings["built_whole"] = WHOLE_WEIGHT * model.parameters <= ROOMY * accelerator.memory
+        room = MEMORY_FRACTION * float(np.min(accelerator.memory))
+        settings["built_whole"] = WHOLE_WEIGHT * model.parameters <= room
     return Habits(
         label=label,
         settings=settings,
@@ -169,9 +172,8 @@ UNDIVIDED = {"without_pp": "pp", "without_tp": "tp"}
 """Habits of plans without a pipeline, and of those whose layers are whole: of dropping gathered
 weights, of building the model whole."""
 
-ROOM, ROOMY = "room", 0.9
-"""Habit of building a model whole wherever a device has room for it, and the share of its memory
-that the weights may take then."""
+ROOM = "room"
+"""Habit of building a model whole wherever a device has room for its 16-bit weights."""
 
 TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.

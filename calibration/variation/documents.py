@@ -33,7 +33,9 @@ START = (20e-6, 0.4, 1000.0, 1.5)
 """Where a search begins: the call, the efficiency, `short` and `joint`."""
 
 WIDE = 0.03
-"""Residuals in log beyond this count by their size rather than its square."""
+"""Residuals in log beyond this count by their size rather than its square: about as much as a
+quadratic in the length misses of one layout, so that lengths of a few calls of the host do not
+decide."""
 
 LEFT_OUT: dict[str, Callable[[Plan], Any]] = {
     "tokens": lambda plan: plan[0],

@@ -131,6 +131,7 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
         **({"habits": dict(run.habits)} if run.habits else {}),
         **({"usual": {k: list(v) for k, v in run.usual.items()}} if run.usual else {}),
         **({"jitter": {k: list(v) for k, v in run.jitter.items()}} if run.jitter else {}),
+        **({"sold": dict(run.sold)} if run.sold else {}),
         "sources": dict(run.sources),
     }
 

@@ -64,6 +64,7 @@ from predictor.training import (
     TrainingRequest,
     environment,
     predict_batches,
+    youth,
 )
 
 FOLDS = ("source", "model", "accelerator")
@@ -372,7 +373,9 @@ def _of_one_era(points: list[Point], run: RunParameters) -> list[TrainingRequest
     requests = []
     for request in (point.request for point in points):
         plan = request.plan
-        known = plan.framework, astuple(environment(run.factors, plan.framework, plan.era))
+        young = youth(run, request.cluster.accelerator.architecture, plan.era)
+        own = environment(run.factors, plan.framework, plan.era)
+        known = plan.framework, young, astuple(own)
         era = met.setdefault(known, plan.era)
         requests.append(replace(request, plan=replace(plan, era=era)))
     return requests

@@ -100,7 +100,8 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     """The environment of every run, as arrays."""
     requests = [point.request for point in runs.points]
     hosts = [request.cluster.accelerator.is_host for request in requests]
-    own = (runs.framework.tolist(), runs.era.tolist(), hosts, runs.lone.tolist())
+    made = [request.cluster.accelerator.architecture for request in requests]
+    own = (runs.framework.tolist(), runs.era.tolist(), hosts, runs.lone.tolist(), made)
     keys = list(zip(*own, strict=True))
     first = dict(zip(reversed(keys), reversed(requests), strict=True))
     known = {key: environment_of(one.cluster, one.plan, run) for key, one in first.items()}
@@ -108,17 +109,17 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     def column(name: str) -> Array:
         return np.array([getattr(known[key], name) for key in keys], float)
 
-    told = ("factor", "launch", "routed", "once", "hop", "nodes", "doubt", "routed_doubt")
+    told = ("factor", "young", "launch", "routed", "once", "hop", "nodes", "doubt", "routed_doubt")
     return Environment(**{name: column(name) for name in told})
 
 
 def predictions(runs: Runs, run: RunParameters, factor: Array | None = None) -> tuple[Array, Array]:
     """Log of the predicted time of every run, and the operators' part of its spread.
 
-    factor   of every run's framework; what `run` says of it if None
+    factor   of every run's framework, beside its date's; what `run` says of it if None
     """
     using = environments(runs, run)
-    using = using if factor is None else replace(using, factor=factor)
+    using = using if factor is None else replace(using, factor=factor * using.young)
     step = assemble(runs.parts, run, using)
     value = np.where(runs.one_layer, using.factor * step.layer_time, step.step_time)
     return np.log(value), interval(step, using.factor, 0.0)

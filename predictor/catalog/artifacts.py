@@ -295,6 +295,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         habits=content.get("habits", {}),
         usual=content.get("usual", {}),
         jitter={name: (own[0], own[1]) for name, own in content.get("jitter", {}).items()},
+        sold={name: str(month) for name, month in content.get("sold", {}).items()},
         sources=content["sources"],
     )
 

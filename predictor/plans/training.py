@@ -65,7 +65,7 @@ FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
 
 ATTENTIONS = ("flash", "flash2", "triton", "unfused", "eager")
-"""The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
+"""The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention, in CUDA or
 Triton, or AMD's in PyTorch; separate kernels, the softmax scaling on its way; separate kernels, the
 scale its own."""
 

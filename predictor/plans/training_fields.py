@@ -243,8 +243,8 @@ _RECIPE = (
     PlanField(
         "attention", WORD, "Kernels of the attention core.", (*PASSES, "memory"),
         choices=ATTENTIONS, default=FRAMEWORK, flags=(PREDICT, EXPLAIN), metavar="A",
-        more="The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as "
-        "written in Triton, or AMD's in PyTorch; separate kernels, whose softmax scales on its way "
+        more="The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention, "
+        "in CUDA or Triton, or AMD's in PyTorch; separate kernels, whose softmax scales on its way "
         "(Megatron-LM), or scales with another (modules written in PyTorch).",
     ),
     PlanField(

@@ -36,6 +36,8 @@ class RunParameters:
     jitter            accelerator -> log-standard-deviation between ranks of a stretch of work,
                       however long, and of what is drawn anew, of a second's [s^0.5]; of machines
                       whose ranks were timed together
+    sold              architecture -> month of its first sale, of those whose libraries are slower
+                      for years (`training.youth`)
     """
 
     host_per_kernel: float = 6e-6
@@ -55,6 +57,7 @@ class RunParameters:
     habits: Mapping[str, Any] = field(default_factory=dict)
     usual: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     jitter: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    sold: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def spread(

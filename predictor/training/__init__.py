@@ -67,11 +67,13 @@ from predictor.training.software import (
     NODES,
     ONCE,
     ROUTED,
+    YOUNG,
     Environment,
     alone,
     environment,
     environment_of,
     stretched,
+    youth,
 )
 from predictor.training.spread import family_errors, host_error, interval
 from predictor.training.step import Step, assemble
@@ -109,6 +111,7 @@ __all__ = [
     "TERMS",
     "TRAINED_LOAD",
     "WORDS",
+    "YOUNG",
     "Case",
     "Dealt",
     "Described",
@@ -182,4 +185,5 @@ __all__ = [
     "vary",
     "vary_meeting",
     "with_clocks",
+    "youth",
 ]

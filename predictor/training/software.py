@@ -20,10 +20,15 @@ ATTENTION = "attention"
 """How classes of fused attention begin (`layer.kernel_class`)."""
 
 ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "hop", "nodes"
+YOUNG = "young"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
 'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK', 'once',
 'once/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of
-`memory.Allocation`."""
+`memory.Allocation`; 'young' (`youth`)."""
+
+AS_OF, GROWN = "2026-11", 3.0
+"""The month of software of which no date is said; years after which an architecture's libraries are
+as quick as those that its kernels were timed with."""
 
 
 HOST_DOUBT = 0.55
@@ -43,6 +48,7 @@ class Environment:
     """What the software of a run and where it runs add; floats, or arrays of the batch's shape.
 
     factor   on the whole step, but for what takes as long as by itself (`alone`)
+    young    the part of it that is the date's (`youth`)
     launch   host time per operator (its module, its autograd node, its launch) over
              `RunParameters.host_per_kernel`, which further kernels of the operator take each
     routed   the same of a mixture's layers: the host waits for what the router counted, and
@@ -62,6 +68,7 @@ class Environment:
     """
 
     factor: Numeric = 1.0
+    young: Numeric = 1.0
     launch: Numeric = 1.0
     routed: Numeric = 1.0
     once: Numeric = 0.0
@@ -92,6 +99,29 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
     )
 
 
+def youth(run: RunParameters, architecture: str, era: str) -> float:
+    """How much longer steps take than with libraries of today, by the age of an architecture.
+
+    era   'YYYY' or 'YYYY-MM' of the software; anything else is `AS_OF`
+
+    Matrix units that are fed asynchronously (Hopper's wgmma, Blackwell's tcgen05) want kernels of
+    their own. Kernels here were timed with libraries of 2025 and 2026; steps of dense models on
+    H100 take 1.36 times as long as their kernels in 2023, 1.25 in 2024 and 1.14 in 2026, on B200
+    and GB200 1.24 in 2025 and 1.12 in 2026. What is left of the fitted ratio (`YOUNG`) falls
+    linearly, in its log, from the first sale (`RunParameters.sold`) on for `GROWN` years.
+    """
+    if architecture not in run.sold:
+        return 1.0
+    at = era if era[:4].isdigit() else AS_OF
+    age = _years(at) - _years(run.sold[architecture])
+    return float(run.factors.get(YOUNG, 1.0)) ** min(max(1.0 - age / GROWN, 0.0), 1.0)
+
+
+def _years(month: str) -> float:
+    """'YYYY-MM' in years; of 'YYYY' its middle."""
+    return float(month[:4]) + (float(month[5:7] or 6.5) - 0.5) / 12.0
+
+
 def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
     """What the software of a plan adds on a cluster. Levels of frameworks are those of published
     runs on many accelerators, which say nothing of a host, of a loop on one rank (steps of five
@@ -102,12 +132,18 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     accelerator = cluster.accelerator
     factors = {} if accelerator.is_host else run.factors
     found = environment(factors, plan.framework, plan.era)
+    young = 1.0 if accelerator.is_host else youth(run, accelerator.architecture, plan.era)
+    found = replace(found, factor=found.factor * young, young=young)
     if plan.framework in MAKERS:
         found = replace(found, routed_doubt=MAKERS_DOUBT)
     else:
         found = replace(found, doubt=HOST_DOUBT, routed_doubt=HOST_DOUBT)
     if plan.framework in ON_ONE and plan.lone.any():
-        found = replace(found, factor=np.where(plan.lone, 1.0, found.factor))
+        found = replace(
+            found,
+            factor=np.where(plan.lone, 1.0, found.factor),
+            young=np.where(plan.lone, 1.0, young),
+        )
     if plan.framework == HUGGINGFACE and not plan.experts_looped:
         found = replace(found, routed=np.where(plan.lone, found.launch, found.routed))
     if plan.framework == PLAIN and accelerator.is_queued:

@@ -11,7 +11,7 @@ from calibration.robust import soft, with_priors
 from calibration.runs.apart import Runs, errors
 from predictor.arrays import Array
 from predictor.timing import RunParameters
-from predictor.training import HOP, LAUNCH, NODES, ONCE, ROUTED, YOUNG
+from predictor.training import HOP, LAUNCH, MIXED, NODES, ONCE, ROUTED, YOUNG
 
 NOISE = 0.08
 """Log error of a row beside its source's own, beyond which it counts less: repeats of one
@@ -55,6 +55,7 @@ SHARED = (
     Free("factors", ONCE, 0.7, 3000.0),
     Free("factors", "attention.triton", 0.33),
     Free("factors", YOUNG, 0.15, 1.0),
+    Free("factors", MIXED, 0.15, 1.0),
 )
 """Layers of Megatron Core take the host about a millisecond forward and backward, some thirty
 operators, hence 5 times the launch alone; those of mixtures without graphs, several. A model of 32

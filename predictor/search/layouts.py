@@ -291,7 +291,7 @@ class _Search:
         using = environment_of(self.cluster, base, self.calibration.run)
         layer: Array = np.zeros(len(used))
         for (module, _, own), time in found.times.work.items():
-            once = stretched(factors, own) / alone(using, own)
+            once = stretched(factors, own, module) / alone(using, own)
             layer = layer + share.get(module, 0.0) * once * time
         for (slot, _), exchange in found.times.inside.items():
             if not slot.behind and slot.place in share:

@@ -361,7 +361,7 @@ def _longest(case: _Case, step: Step) -> list[Named]:
     for index, operator in enumerate(listed.operators):
         executions = float(found.modules[operator.module][stage] * operator.count * found.m)
         own = kernel_class(operator, plan.attention, cluster.accelerator.architecture)
-        one = float(listed.timing.time[index]) * stretched(case.run.factors, own)
+        one = float(listed.timing.time[index]) * stretched(case.run.factors, own, operator.module)
         rows.append(
             Named(
                 operator.name,

@@ -17,7 +17,7 @@ from predictor.timing import RunParameters
 from predictor.training.calls import MIXTURE
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.exchange import Exchange
-from predictor.training.software import ATTENTION, Environment, alone, stretched
+from predictor.training.software import ATTENTION, MIXED, Environment, alone, stretched
 from predictor.variation.meeting import late
 from predictor.work import PASSES
 
@@ -113,6 +113,11 @@ class Ledger:
         """What all of a module's kind take on the stages."""
         return np.asarray(self.parts.modules[module] * self.parts.spread(value))
 
+    def longer(self, module: str, own: str) -> Numeric:
+        """Time in a step over the time by itself of a class of kernels in a module's kind."""
+        mixed = self.run.factors.get(MIXED, 1.0) if module == MIXTURE else 1.0
+        return self.stretch[own] * mixed
+
     def wire(self, exchange: Exchange) -> Array:
         """Time of a collective by itself [s], what larger networks add included."""
         return wire_time(exchange, self.using)
@@ -173,7 +178,7 @@ def _kernels(parts: Parts, run: RunParameters, using: Environment) -> Ledger:
         layer=np.zeros(parts.launches["layer"].shape),
     )
     for (module, term, own), time in parts.work.items():
-        scaled = book.stretch[own] * time
+        scaled = book.longer(module, own) * time
         spent = book.on_stages(module, scaled)
         book.terms[term] = book.terms[term] + spent
         if own.startswith(ATTENTION):
@@ -182,7 +187,7 @@ def _kernels(parts: Parts, run: RunParameters, using: Environment) -> Ledger:
         book.layer = book.layer + parts.mean_layer.get(module, 0.0) * scaled
     families = book.families
     for (module, family, own), time in parts.families.items():
-        add = book.on_stages(module, book.stretch[own] * time)
+        add = book.on_stages(module, book.longer(module, own) * time)
         families[family] = families[family] + add if family in families else add
     return book
 

@@ -212,9 +212,9 @@ def predict(
 
     reach = np.exp(calibration.interval_q * total_sigma)
     architecture = cluster.accelerator.architecture
-    classes = [kernel_class(one, plan.attention, architecture) for one in listed.operators]
-    factors = {name: stretched(run.factors, name) for name in set(classes)}
-    stretch = [factors[name] for name in classes]
+    classes = [(kernel_class(o, plan.attention, architecture), o.module) for o in listed.operators]
+    factors = {each: stretched(run.factors, *each) for each in set(classes)}
+    stretch = [factors[each] for each in classes]
     timing = replace(listed.timing, time=(listed.timing.time.T * stretch).T)
     return TrainingPrediction(
         model=model,

@@ -14,17 +14,19 @@ from predictor.hardware import Cluster
 from predictor.plans import HUGGINGFACE, MAKERS, ON_ONE, PLAIN, TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import RunParameters
+from predictor.training.calls import MIXTURE
 from predictor.variation.order import normal_maximum
 
 ATTENTION = "attention"
 """How classes of fused attention begin (`layer.kernel_class`)."""
 
 ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "hop", "nodes"
-YOUNG = "young"
+YOUNG, MIXED = "young", "mixture"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
 'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK', 'once',
 'once/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of
-`memory.Allocation`; 'young' (`youth`)."""
+`memory.Allocation`; 'young' (`youth`); 'mixture', kernels of a mixture's block in a step over those
+by themselves, which were timed with even experts and one after the other."""
 
 AS_OF, GROWN = "2026-11", 3.0
 """The month of software of which no date is said; years after which an architecture's libraries are
@@ -114,7 +116,7 @@ def youth(run: RunParameters, architecture: str, era: str) -> float:
         return 1.0
     at = era if era[:4].isdigit() else AS_OF
     age = _years(at) - _years(run.sold[architecture])
-    return float(run.factors.get(YOUNG, 1.0)) ** min(max(1.0 - age / GROWN, 0.0), 1.0)
+    return math.pow(run.factors.get(YOUNG, 1.0), min(max(1.0 - age / GROWN, 0.0), 1.0))
 
 
 def _years(month: str) -> float:
@@ -162,12 +164,14 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     return replace(found, alike=late * jitter[0], drawn=late * jitter[1])
 
 
-def stretched(factors: Mapping[str, float], name: str) -> float:
+def stretched(factors: Mapping[str, float], name: str, module: str = "") -> float:
     """Time in a step over the time by itself of a class of kernels ('gemm.ampere'): the product of
-    the factors of the class and of every class that it belongs to ('gemm')."""
+    the factors of the class and of every class that it belongs to ('gemm'); in a mixture's block
+    (`module`) times that of mixtures."""
     pieces = name.split(".")
     names = (".".join(pieces[: depth + 1]) for depth in range(len(pieces)))
-    return math.prod(float(factors.get(key, 1.0)) for key in names)
+    mixed = float(factors.get(MIXED, 1.0)) if module == MIXTURE else 1.0
+    return mixed * math.prod(float(factors.get(key, 1.0)) for key in names)
 
 
 def alone(using: Environment, name: str) -> Numeric:

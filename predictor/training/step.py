@@ -162,7 +162,7 @@ def _passes(book: Ledger, stage_time: Array) -> Passes:
     ahead = book.terms["forward"] / np.maximum(compute, 1e-30)
     late: Array = np.zeros(book.full)
     for (module, own), time in parts.weights.items():
-        late = late + book.on_stages(module, book.stretch[own] * time)
+        late = late + book.on_stages(module, book.longer(module, own) * time)
     late = late / np.maximum(compute, 1e-30)
     return Passes(
         ahead * stage_time,

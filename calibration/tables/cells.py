@@ -34,6 +34,29 @@ NOTHING = ("none", "na")
 WRITTEN = r"[~\u2248]?\s*(\d{1,3}(,\d{3})+|\d+)(\.\d+)?\s*%?"
 """A number as people write it: about so many, thousands set apart, in per cent."""
 
+MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+RATE = r"(tfl?op/?s?(/s)?|tok(en)?s?/s(ec)?|(sample|seq)s?/s(ec)?)(/(gpu|chip|device))?"
+AS_MANY = re.compile(
+    rf"[~\u2248]?\s*(?P<number>(\d{{1,3}}(,\d{{3}})+|\d+)?(\.\d+)?(e[+-]?\d+)?)\s*"
+    rf"(%|(?P<many>[kmbgt])(?![a-z]))?\s*({RATE})?",
+    re.IGNORECASE,
+)
+"""A value as people write it: in thousands or millions, with the unit of a rate behind it."""
+
+
+def plain_number(said: object) -> float | None:
+    """The number that a cell of values says ('7,000', '450k', '42%', '420 TFLOPS'), from 0 up; None
+    where it says none."""
+    if isinstance(said, bool) or said is None:
+        return None
+    if isinstance(said, int | float):
+        return float(said) if math.isfinite(said) and said >= 0 else None
+    found = AS_MANY.fullmatch(str(said).strip())
+    if found is None or not found["number"]:
+        return None
+    return float(found["number"].replace(",", "")) * MULTIPLES[(found["many"] or "").lower()]
+
+
 UNITS = (
     (("seq_len", "input_len", "output_len"), r"tok(en)?s?"),
     (("num_gpus", "gpus_per_node"), r"gpus?|chips?|accelerators?|devices?"),
@@ -126,6 +149,9 @@ def numbers(
         said = given.astype(str).str.strip()
         given = given.where(given.notna() & ~said.str.lower().isin((*BLANKS, *NOTHING)))
         given = given.mask(said.str.fullmatch(WRITTEN, na=False), said.map(_plainly, "ignore"))
+        if column == "value" and not pd.api.types.is_numeric_dtype(given):
+            many = said.map(plain_number)
+            given = given.mask(given.notna() & many.notna(), many)
         if column in ENDLESS:
             given = given.mask(said == "\u221e", "inf")
         if column in LENGTHS:

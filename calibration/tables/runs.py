@@ -19,9 +19,9 @@ from calibration.tables import conventions
 from calibration.tables.agreement import check_sequences, overruled
 from calibration.tables.cells import UNREAD, cell
 from calibration.tables.dimensions import described
+from calibration.tables.rates import measured, seconds
 from calibration.tables.waiting import calm_share, threads_of
 from calibration.tables.words import (
-    metric_of,
     modules_of,
     of_its_halves,
     recomputed,
@@ -104,8 +104,8 @@ class Point:
                published runs learns from it
     memory_of  what that is of: all of the device, the allocator, tensors (`conventions.memory_of`)
     status     'Success', 'OOM' or ''
-    told       whether the row says how many sequences of which length a step has; no fit learns
-               from one that does not
+    told       whether the row says how many sequences of which length a step has, and how its
+               FLOPs are counted where it states those; no fit learns from one that does not
     note       what counts of a row that says one thing twice; empty where nothing is to be said
     """
 
@@ -146,7 +146,8 @@ def point_of(
     if (unread := cell(row, UNREAD)) is not None:
         return Skipped(point_id, source, str(unread))
     row = noted(amended(row), "training")
-    row = {**row, "metric": metric_of(cell(row, "metric"))}
+    metric, value = measured(row)
+    row = {**row, "metric": metric, "value": value, "metric_said": cell(row, "metric")}
     name = str(cell(row, "model") or "")
     if cell(row, "accelerator") is None:
         return Skipped(point_id, source, "the accelerator is not stated")
@@ -157,9 +158,11 @@ def point_of(
     step = _step_time(row, request)
     memory = cell(row, "memory_reserved_gb")
     if memory is None:
-        memory = cell(row, "memory_gb_per_gpu")
-    told = all(cell(row, name) is not None for name in ("seq_len", "global_batch"))
-    waited = float(cell(row, "waited") or 0.0)
+        memory = value if metric == "memory_gb_per_gpu" else cell(row, "memory_gb_per_gpu")
+    sized = all(cell(row, name) is not None for name in ("seq_len", "global_batch"))
+    waited, status = float(cell(row, "waited") or 0.0), str(cell(row, "status") or "")
+    if step is None and memory is None and not status:
+        return Skipped(point_id, source, conventions.why_none(row))
     if step is not None:
         step *= float(calm_share(waited, threads_of(request.cluster.accelerator)))
     return Point(
@@ -168,9 +171,9 @@ def point_of(
         request=request,
         measured=step if step is not None else math.nan,
         one_layer="1layer" in name,
-        memory=float(memory) * 2.0**30 if memory is not None and told else math.nan,
-        status=str(cell(row, "status") or ""),
-        told=told,
+        memory=float(memory) * 2.0**30 if memory is not None and sized else math.nan,
+        status=status,
+        told=sized and conventions.says_how(row),
         memory_of=conventions.memory_of(source),
         doubtful=cell(row, "doubtful") is not None,
         waited=waited,
@@ -181,26 +184,13 @@ def point_of(
 def _step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
     """Step time as a row states it or as it follows; None where only memory is stated."""
     step = cell(row, "step_time_s")
-    if step is None and cell(row, "metric") == "step_time_s":
-        step = cell(row, "value")
     if step is None:
-        step = _converted(row, request) or conventions.step_time(row, request)
+        plan = request.plan
+        sizes = (float(plan.global_batch) / _each(row), float(plan.seq_len) * _each(row))
+        metric, value = cell(row, "metric"), cell(row, "value")
+        step = seconds(row, metric, value, (*sizes, float(plan.gpus)))
+        step = step or conventions.step_time(row, request)
     return None if step is None else float(step)
-
-
-def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
-    """Step time from another unit or a throughput, which is exact; None for other metrics."""
-    metric, value = cell(row, "metric"), cell(row, "value")
-    plan = request.plan
-    if value is not None and metric == "step_time_ms":
-        return float(value) / 1e3
-    if value and metric == "samples_per_s":
-        return float(plan.global_batch) / float(value) / _each(row)
-    if not value or metric not in ("tokens_per_s", "tokens_per_s_per_gpu"):
-        return None
-    tokens = float(plan.global_batch * plan.seq_len)
-    rate = float(value) * (float(plan.gpus) if metric.endswith("gpu") else 1.0)
-    return tokens / rate
 
 
 def _objective(row: Mapping[str, Any]) -> str | None:

@@ -217,30 +217,6 @@ POLICIES = {
 (utils/maxtext_utils.py, `get_save_and_offload_names`, @ e591f30c)."""
 
 
-RATES = (
-    (r"tok(en)?s?/s(ec(ond)?)?/(gpu|device|chip|npu|card|accelerator)", "tokens_per_s_per_gpu"),
-    (r"tok(en)?s?/s(ec(ond)?)?(?![/\w])", "tokens_per_s"),
-    (r"(sample|sequence|seq)s?/s(ec(ond)?)?(?![/\w])", "samples_per_s"),
-    (r"(step|iteration|iter)time(\(?s(ec(ond)?s?)?\)?)?$", "step_time_s"),
-    (r"(step|iteration|iter)time\(?ms\)?$", "step_time_ms"),
-    (r"mfu|modelflops?utili[sz]ation", "mfu"),
-    (r"hfu|hardwareflops?utili[sz]ation", "hfu"),
-    (r"(hw|hardware)tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "hw_tflops_per_gpu"),
-    (r"(model)?tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "model_tflops_per_gpu"),
-)
-"""Words of a table of training and what was measured, the first that is found; blanks and
-underscores do not count, and 'per' is a stroke."""
-
-
-def metric_of(said: object) -> str | None:
-    """What was measured, as a table says it ('Tokens/s/GPU', 'MFU (%)'); words that are not known
-    stay as they are."""
-    text = re.sub(r"[\s_]*(?:(?<![a-z])per(?![a-z])|/)[\s_]*", "/", str(said or "").strip().lower())
-    text = re.sub(r"[\s_]", "", text)
-    found = next((name for words, name in RATES if re.search(rf"(?<![a-z]){words}", text)), None)
-    return found or (str(said) if said is not None else None)
-
-
 def modules_of(said: object) -> str | None:
     """Modules that are computed again, where a table lists nothing else ('mlp, core_attn'), or
     names a policy of MaxText's that keeps the others."""

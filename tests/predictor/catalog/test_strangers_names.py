@@ -183,3 +183,40 @@ def test_frameworks_built_on_others(name: str, own: str) -> None:
 def test_machines_that_are_not_predicted_say_why(name: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         catalog.accelerator(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", "llama3.1-8b"),
+        ("deepseek-ai/deepseek-vl2", "deepseek-vl2-27b"),
+        ("deepseek-ai/DeepSeek-OCR", "deepseek-vl2-3b"),
+        ("allenai/Molmo-72B-0924", "qwen2-72b"),
+        ("AIDC-AI/Ovis2-34B", "qwen2.5-32b"),
+        ("inclusionAI/Ling-plus", "ling-plus-290b-a29b"),
+        ("inclusionAI/Ling-lite", "ling-lite-16.8b-a2.8b"),
+        ("lmsys/vicuna-33b-v1.3", "llama1-33b"),
+        ("tencent/Hunyuan-7B-Instruct", "hunyuan-7b"),
+        ("Jurassic-1", "jurassic-1-178b"),
+        ("GLaM", "glam-1.2t-a97b"),
+        ("ibm-granite/granite-4.0-1b", "granite-4.0-1b"),
+    ],
+)
+def test_models_of_the_last_and_of_earlier_years(name: str, row: str) -> None:
+    assert catalog.model(name).name == row
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("ViT-22B", "encoder only"),
+        ("FLUX.1-dev", "diffusion"),
+        ("Evo2-40B", "long convolutions"),
+        ("apple/OpenELM-3B", "in each layer"),
+        ("stepfun-ai/step3", "rank of their own"),
+        ("ResNet-50", "no language model"),
+    ],
+)
+def test_models_that_are_not_predicted_say_why(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        catalog.model(name)

@@ -222,12 +222,22 @@ says how many: the median over the 13 sources with pipelines that do say of thei
 the middle one of all rows without (of whose sources half have one)."""
 
 
+def _of_memory(row: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Whether a row states what memory depends on, and nothing that depends on more."""
+    stated = ("memory_gb_per_gpu", "memory_reserved_gb", "peak_gib", "status")
+    kept = any(cell(row, name) is not None for name in stated)
+    own = kept and cell(row, "metric") in (None, "memory_gb_per_gpu")
+    return own and all(fields.get(name) is not None for name in ("seq_len", "micro_batch"))
+
+
 def usual_size(row: Mapping[str, Any], fields: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """Length and number of sequences of a row that states a rate, but not them: fields of a plan.
 
     fields   of the plan, as the row states them
     """
-    if cell(row, "metric") not in RATES or cell(row, "step_time_s") is not None:
+    if cell(row, "step_time_s") is not None:
+        return {}
+    if cell(row, "metric") not in RATES and not _of_memory(row, fields):
         return {}
     found: dict[str, Any] = {}
     length = fields.get("seq_len")

@@ -22,10 +22,12 @@ from calibration.tables.dimensions import described
 from calibration.tables.rates import measured, seconds
 from calibration.tables.waiting import calm_share, threads_of
 from calibration.tables.words import (
+    frozen,
     modules_of,
     of_its_halves,
     recomputed,
     sharded,
+    status_of,
     told_month,
     trained,
     yes,
@@ -48,6 +50,7 @@ from predictor.plans import (
     OPTIMIZERS,
     PLAIN,
     RECOMPUTE_MODULES,
+    TRAINED,
     TRAINING_FIELDS,
     meant,
 )
@@ -68,12 +71,18 @@ READ_OTHERWISE = (
 """Fields of a plan that have columns with rules of their own; every other is read from the column
 of its name, where a table (the project's own, of profiles and of logs) has one."""
 
+BYTES = ("weight_bytes", "gradient_bytes", "optimizer_bytes")
+"""Fields of bytes of a parameter that is trained."""
+
 READ_BY_NAME = tuple(key for key in TRAINING_FIELDS if key not in READ_OTHERWISE)
 """Those others."""
 
 ADAPTERS = re.compile(r"(?<!no )(?<!without )(?<!not )\bq?lora\b", re.IGNORECASE)
 """What a row's model or its notes call training of adapters alone; QLoRA is that of adapters beside
 weights in 4 bits (Dettmers et al. 2023)."""
+
+BESIDE = re.compile(r"q?lora|dora|adapter|peft")
+"""What a row that says what is trained may call adapters; DoRA's hardly differ in size."""
 
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
@@ -107,6 +116,7 @@ class Point:
     told       whether the row says how many sequences of which length a step has, and how its
                FLOPs are counted where it states those; no fit learns from one that does not
     note       what counts of a row that says one thing twice; empty where nothing is to be said
+    why        why it has no step time; empty where it has one
     """
 
     point_id: str
@@ -121,6 +131,7 @@ class Point:
     doubtful: bool = False
     waited: float = 0.0
     note: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +170,10 @@ def point_of(
     memory = cell(row, "memory_reserved_gb")
     if memory is None:
         memory = value if metric == "memory_gb_per_gpu" else cell(row, "memory_gb_per_gpu")
+    memory = cell(row, "peak_gib") if memory is None else memory
     sized = all(cell(row, name) is not None for name in ("seq_len", "global_batch"))
-    waited, status = float(cell(row, "waited") or 0.0), str(cell(row, "status") or "")
-    if step is None and memory is None and not status:
-        return Skipped(point_id, source, conventions.why_none(row))
+    held = sized or all(cell(row, name) is not None for name in ("seq_len", "micro_batch"))
+    waited, status = float(cell(row, "waited") or 0.0), status_of(cell(row, "status"))
     if step is not None:
         step *= float(calm_share(waited, threads_of(request.cluster.accelerator)))
     return Point(
@@ -171,13 +182,14 @@ def point_of(
         request=request,
         measured=step if step is not None else math.nan,
         one_layer="1layer" in name,
-        memory=float(memory) * 2.0**30 if memory is not None and sized else math.nan,
+        memory=float(memory) * 2.0**30 if memory and held else math.nan,
         status=status,
         told=sized and conventions.says_how(row),
         memory_of=conventions.memory_of(source),
         doubtful=cell(row, "doubtful") is not None,
         waited=waited,
         note=overruled(row, request.plan),
+        why=conventions.why_none(row) if step is None else "",
     )
 
 
@@ -299,11 +311,15 @@ def _frozen(row: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]
     """What a row trains, and how it keeps the rest: by its own columns, or where its model, its
     notes or the first of these speak of adapters."""
     found: dict[str, Any] = {}
-    if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
+    if (quantized := frozen(cell(row, "quantized"), FROZEN_BYTES)) in FROZEN_BYTES:
         found["frozen_precision"] = quantized
     stated = str(fields.get("trained") or "").lower()
     if stated in WHOLE:
         return {**found, "trained": "all"}
+    if stated not in TRAINED and (called := BESIDE.search(stated)):
+        stated = "qlora" if "qlora" in called[0] else "lora"
+        fields = {**fields, "trained": stated}
+        found["trained"] = "lora"
     told = f"{cell(row, 'model')}".replace("_", " "), f"{cell(row, 'notes')}"  # not: q_lora_rank
     if adapters := ADAPTERS.search(" ".join(("qlora",) if stated == "qlora" else told)):
         own = None if stated == "qlora" else fields.get("trained")
@@ -352,6 +368,7 @@ def _request(
     fields["sharding"] = sharded(cell(row, "dp_sharding"))
     fields["framework"] = _framework(row)
     fields |= {key: cell(row, key) if key in row else None for key in READ_BY_NAME}
+    fields |= {key: fields[key] or None for key in BYTES}  # nought of what is frozen: not said
     told_optimizer = str(cell(row, "optimizer") or "")
     fields["optimizer"] = meant(told_optimizer, tuple(OPTIMIZERS), OPTIMIZER_WORDS)
     fields["ep"] = _divided(fields) if model.is_moe else None

@@ -4,7 +4,7 @@ what is sharded, what is recomputed, yes and no."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from predictor.hardware import Accelerator
 from predictor.plans import (
@@ -215,6 +215,28 @@ POLICIES = {
 }  # fmt: skip
 """Modules that run again under MaxText's policies, which name the products that are kept
 (utils/maxtext_utils.py, `get_save_and_offload_names`, @ e591f30c)."""
+
+
+def status_of(said: object) -> str:
+    """How a run ended, as a table says it: 'Success', 'OOM', '' where nothing is said; else as it
+    is written."""
+    text = str(said or "").strip()
+    if re.search(r"\boom\b|out[ _-]?of[ _-]?memory", text, re.IGNORECASE):
+        return "OOM"
+    good = ("success", "ok", "succeeded", "pass", "passed", "done", "fits")
+    return "Success" if text.lower() in good else text
+
+
+def frozen(said: object, known: Collection[str]) -> str:
+    """How weights beside adapters are kept, as a table says it ('4bit', 'bnb-nf4', 'int8'), in
+    `known` words; '' where its words mean none."""
+    text = str(said or "").strip().lower()
+    if text in known:
+        return text
+    bits = re.search(r"(?<![\d.])([48])(?![\d.])", text)
+    if bits is None:
+        return ""
+    return "nf4" if bits[1] == "4" else "fp8" if "fp8" in text else "int8"
 
 
 def modules_of(said: object) -> str | None:

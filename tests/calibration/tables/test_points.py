@@ -267,7 +267,6 @@ def test_gpt3_without_vocab_is_megatrons() -> None:
         ({"accelerator": math.nan}, "accelerator is not stated"),
         ({"accelerator": "Z900"}, "unknown accelerator"),
         ({"seq_len": math.nan}, "--seq-len"),
-        ({"step_time_s": math.nan, "metric": "goodness"}, "nothing is known of the metric"),
         ({"precision": "fp8", "accelerator": "A100-SXM4-80GB"}, "has no fp8 rate"),
     ],
 )

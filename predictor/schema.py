@@ -128,6 +128,7 @@ RUN_NUMBERS = (
     "step_time_s",
     "memory_gb_per_gpu",
     "memory_reserved_gb",
+    "peak_gib",
     "waited",
 )
 """Columns of tables of runs, of training and of inference, that hold numbers from 0 up."""

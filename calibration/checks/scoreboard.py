@@ -33,6 +33,7 @@ from calibration.serving.spreads import (
     operator_sigma,
 )
 from calibration.serving.timed import Timed, published, select, timed, values
+from calibration.sources.headers import as_headed
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
 from calibration.tables.cells import check_runs, filled, numbers
@@ -104,8 +105,7 @@ def score(
 
     Raises InputError for files that are no tables of points.
     """
-    tables = [(path, read_table(path)) for path in paths]
-    named = [kind_of_table(table, str(path)) for path, table in tables]
+    tables = [(path, *_as_written(path)) for path in paths]
     rows: list[Scored] = []
     skipped: list[Skipped] = []
     memory: list[MemoryRow] = []
@@ -113,9 +113,8 @@ def score(
     served: list[InferencePoint] = []
     ratios: list[Configuration] = []
     powered: list[pd.DataFrame] = []
-    total, done = sum(len(table) for _, table in tables), 0
-    for (path, table), kind in zip(tables, named, strict=True):
-        table = _as_written(table, kind, str(path))
+    total, done = sum(len(table) for _, table, _ in tables), 0
+    for path, table, kind in tables:
         if kind in ("training", "slow steps"):
             runs = _runs(path, table, kind, calibration.run, skipped)
             done += len(table)
@@ -148,7 +147,7 @@ def score(
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = _score_served(served, calibration, rows, skipped) if served else None
-    kinds = {KINDS.get(kind, kind) for kind in named}
+    kinds = {KINDS.get(kind, kind) for _, _, kind in tables}
     kind = kinds.pop() if len(kinds) == 1 else "mixed"
     return Scores(
         kind, rows, skipped, memory, total,
@@ -163,13 +162,18 @@ def _noted(read: Iterable[Point | InferencePoint]) -> list[Skipped]:
     return list(dict.fromkeys(found))
 
 
-def _as_written(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
-    """A table whose numbers are such, as its kind has them written."""
+def _as_written(path: Path) -> tuple[pd.DataFrame, str]:
+    """A table whose columns are called, and whose numbers are such, as its kind has them, without
+    lines that say nothing (which count where a line is named); and its kind."""
+    table, where = as_headed(read_table(path)), str(path)
+    kind, said = kind_of_table(table, where), ~table.isna().all(axis=1)
     if kind in ("training", "inference", "slow steps"):
-        return check_runs(table, where, by_row=kind != "slow steps")
-    if kind in LATENCIES:
-        return filled(numbers(table, ("delay_ms",), where), LATENCIES[kind][1], where)
-    return check_power(table, power_table(table) or "", where) if kind == POWER else table
+        table = check_runs(table, where, by_row=kind != "slow steps")
+    elif kind in LATENCIES:
+        table = filled(numbers(table, ("delay_ms",), where), LATENCIES[kind][1], where)
+    elif kind == POWER:
+        table = check_power(table, power_table(table) or "", where)
+    return table[said], kind
 
 
 KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}
@@ -406,7 +410,7 @@ def _run_rows(
         return []
     if not point.measured > 0:
         if not np.isfinite(point.memory):
-            skipped.append(Skipped(point.point_id, point.source, "no step time is stated"))
+            skipped.append(Skipped(point.point_id, point.source, point.why))
         return []
     request = point.request
     value = float((result.layer_time if point.one_layer else result.step_time)[at])

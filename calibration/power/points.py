@@ -83,7 +83,11 @@ def _served(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fo
     fitted = power_fit().get("accelerators", {})
     for name in sorted({row.name for row in rows}):
         own = [row for row in rows if row.name == name]
-        alone = powers(stacked(name, [row.own for row in own]))
+        try:
+            alone = powers(stacked(name, [row.own for row in own]))
+        except InputError as error:
+            skipped += [Skipped(r.point.point_id, r.point.source, str(error)) for r in own]
+            continue
         told = [row for row in own if row.measured is not None]
         given: Array = np.zeros(0)
         if told:
@@ -91,7 +95,10 @@ def _served(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fo
         sigma = float(fitted.get(name, {}).get("sigma", _sigma("serving_relatives", 0.2)))
         by_id = dict(zip((row.point.point_id for row in told), given.tolist(), strict=True))
         for row, power in zip(own, alone.tolist(), strict=True):
-            points += _served_points(row, power, by_id.get(row.point.point_id), sigma)
+            found = _served_points(row, power, by_id.get(row.point.point_id), sigma)
+            if not found:
+                skipped.append(Skipped(row.point.point_id, row.point.source, NOTHING_STATED))
+            points += found
     return points, skipped
 
 
@@ -113,6 +120,8 @@ def _served_apart(rows: list[Served], by: str) -> list[PowerPoint]:
         points += _served_points(row, alone, given, one)
     return points
 
+
+NOTHING_STATED = "neither a power nor an energy per token beside its rate is stated"
 
 FOLLOWS = 0.5
 """Share of what the rate is missed by that the power is missed by too, in the log: 0.2 to 0.4 of

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
-from calibration.tables.cells import numbers
+from calibration.power.sweeps import device_of
+from calibration.tables.cells import numbers, without_units
+from predictor.errors import InputError
 from predictor.schema import RUN_NUMBERS
 
 KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -87,7 +90,7 @@ def check_power(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     Raises InputError, naming the line and the column, where a column of numbers of another table,
     or of every row, holds something else.
     """
-    checked = numbers(table, NUMBERS[kind], where, kind in BY_ROW)
+    checked = numbers(without_units(_of_limits(table)), NUMBERS[kind], where, kind in BY_ROW)
     for column in READ.get(kind, ()):
         if column not in checked:
             checked[column] = float("nan")
@@ -100,6 +103,29 @@ def check_power(table: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
         work = pd.Series(["|".join(map(str, row)) for row in rows], index=checked.index)
         checked["group"] = checked["group"].mask(checked["group"] == "", work)
     return checked
+
+
+def _of_limits(table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose limits are watts where it has them as shares of the highest ('80%'): of what
+    its accelerator may draw, nothing where that is not known."""
+    for column in ("power_limit_w", "enforced_limit_w"):
+        if column not in table or "accelerator" not in table:
+            continue
+        said = table[column].astype(str).str.strip()
+        share = said.str.fullmatch(r"\d+(\.\d+)?\s*%")
+        if share.any():
+            part = pd.to_numeric(said.str.rstrip("% "), errors="coerce") / 100.0
+            watts = part * table["accelerator"].map(_highest)
+            table = table.assign(**{column: table[column].astype(object).mask(share, watts)})
+    return table
+
+
+def _highest(name: object) -> float:
+    """What an accelerator may draw [W]; NaN where that is not known."""
+    try:
+        return float(np.mean(device_of(str(name)).power))
+    except InputError:
+        return float("nan")
 
 
 BY_ROW = ("served", "training")

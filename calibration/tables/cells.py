@@ -34,6 +34,29 @@ NOTHING = ("none", "na")
 WRITTEN = r"[~\u2248]?\s*(\d{1,3}(,\d{3})+|\d+)(\.\d+)?\s*%?"
 """A number as people write it: about so many, thousands set apart, in per cent."""
 
+MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+RATE = r"(tfl?op/?s?(/s)?|tok(en)?s?/s(ec)?|(sample|seq)s?/s(ec)?)(/(gpu|chip|device))?"
+AS_MANY = re.compile(
+    rf"[~\u2248]?\s*(?P<number>(\d{{1,3}}(,\d{{3}})+|\d+)?(\.\d+)?(e[+-]?\d+)?)\s*"
+    rf"(%|(?P<many>[kmbgt])(?![a-z]))?\s*({RATE})?",
+    re.IGNORECASE,
+)
+"""A value as people write it: in thousands or millions, with the unit of a rate behind it."""
+
+
+def plain_number(said: object) -> float | None:
+    """The number that a cell of values says ('7,000', '450k', '42%', '420 TFLOPS'), from 0 up; None
+    where it says none."""
+    if isinstance(said, bool) or said is None:
+        return None
+    if isinstance(said, int | float):
+        return float(said) if math.isfinite(said) and said >= 0 else None
+    found = AS_MANY.fullmatch(str(said).strip())
+    if found is None or not found["number"]:
+        return None
+    return float(found["number"].replace(",", "")) * MULTIPLES[(found["many"] or "").lower()]
+
+
 UNITS = (
     (("seq_len", "input_len", "output_len"), r"tok(en)?s?"),
     (("num_gpus", "gpus_per_node"), r"gpus?|chips?|accelerators?|devices?"),
@@ -41,6 +64,28 @@ UNITS = (
      r"seq(uence)?s?|samples?|requests?|users?|prompts?"),
 )  # fmt: skip
 """What people write behind numbers of columns whose unit it is."""
+
+SCALED = (
+    (("memory_gb_per_gpu", "memory_reserved_gb", "peak_gib"),
+     {"gb": 1.0, "gib": 1.0, "g": 1.0, "mb": 2.0**-10, "mib": 2.0**-10}),
+    (("avg_power_w", "power_per_gpu_w", "power_limit_w", "node_power_w", "power_w",
+      "avg_power_per_gpu_w", "median_power_per_gpu_w", "enforced_limit_w"),
+     {"w": 1.0, "watt": 1.0, "watts": 1.0, "kw": 1e3}),
+    (("energy_per_out_token_j",),
+     {"j": 1.0, "joule": 1.0, "joules": 1.0, "j/token": 1.0, "j/tok": 1.0, "mj": 1e-3}),
+    (("output_tok_s", "throughput_tok_s"),
+     {"tok/s": 1.0, "tokens/s": 1.0, "t/s": 1.0, "tps": 1.0}),
+    (("core_clock_mhz",), {"mhz": 1.0, "ghz": 1e3}),
+    (("time_s", "step_time_s"), {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3}),
+    (("temp_c",), {"c": 1.0, "\u00b0c": 1.0}),
+)  # fmt: skip
+"""Units behind numbers of other columns, and by how much a number in them is more."""
+
+COMMA = r"\d+,\d{1,2}"
+"""A number whose comma cannot set thousands apart: it is that of decimals."""
+
+RAN_OUT = r"(?i).*\b(oom|out[ _-]?of[ _-]?memory)\b.*"
+"""What is written where memory did not suffice."""
 
 IN_TOKENS = r"(\d[\d,.]*\s*[kKM]?)\s*tok(?:en)?s?"
 """A batch in tokens ('4M tokens'): as many sequences as it has of theirs."""
@@ -59,7 +104,7 @@ def _length(said: str) -> str:
     return str(number * (2**20 if said.endswith("M") else 2**10))
 
 
-def _without_units(table: pd.DataFrame) -> pd.DataFrame:
+def without_units(table: pd.DataFrame) -> pd.DataFrame:
     """A table without the units that stand behind its numbers ('64 GPUs', '4096 tokens'), a batch
     in tokens as sequences."""
     plain = table.copy()
@@ -68,6 +113,12 @@ def _without_units(table: pd.DataFrame) -> pd.DataFrame:
             said = table[column].astype(str).str.strip()
             behind = said.str.replace(rf"(?i)(?<=[\dkKM])\s*({unit})$", "", regex=True)
             plain[column] = table[column].mask(said != behind, behind)
+    for scaled, factors in SCALED:
+        for column in (one for one in scaled if one in table and _text(table, one)):
+            plain[column] = table[column].mask(
+                table[column].notna(),
+                table[column].map(lambda said, known=factors: _scaled(said, known), "ignore"),
+            )
     if "seq_len" in table and "global_batch" in table and _text(table, "global_batch"):
         said = table["global_batch"].astype(str).str.strip().str.extract(rf"^{IN_TOKENS}$")[0]
         each = pd.to_numeric(plain["seq_len"].map(_tokens), errors="coerce")
@@ -75,6 +126,16 @@ def _without_units(table: pd.DataFrame) -> pd.DataFrame:
         known = said.notna() & np.isfinite(whole)
         plain["global_batch"] = plain["global_batch"].mask(known, whole.round())
     return plain
+
+
+def _scaled(said: object, factors: Mapping[str, float]) -> object:
+    """A cell without its unit, in that of its column; as it is where it has no known one."""
+    found = re.fullmatch(r"([~\u2248]?[\d.,]+)\s*([^\d\s.,%]\S*)", str(said).strip())
+    factor = factors.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        return said
+    text = found[1].replace(",", ".") if re.fullmatch(COMMA, found[1]) else _plainly(found[1])
+    return float(text) * factor
 
 
 def _text(table: pd.DataFrame, column: str) -> bool:
@@ -106,7 +167,19 @@ def check_runs(table: pd.DataFrame, where: str, by_row: bool = False) -> pd.Data
         if not pd.api.types.is_numeric_dtype(checked[column]):
             said = checked[column].astype(str).str.strip()
             checked[column] = checked[column].mask(said.str.lower().isin(BLANKS), None)
-    return _named(numbers(_without_units(checked), RUN_NUMBERS, where, by_row), where)
+    return _named(numbers(without_units(_run_out(checked)), RUN_NUMBERS, where, by_row), where)
+
+
+def _run_out(table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose rows say by their status that memory did not suffice, where they write so in
+    place of its peak."""
+    for column in (one for one in SCALED[0][0] if one in table and _text(table, one)):
+        out = table[column].astype(str).str.fullmatch(RAN_OUT, na=False)
+        if out.any():
+            told = table["status"] if "status" in table else pd.Series(None, table.index, object)
+            table = table.assign(status=told.astype(object).mask(out, "OOM"))
+            table[column] = table[column].mask(out, None)
+    return table
 
 
 def numbers(
@@ -126,6 +199,12 @@ def numbers(
         said = given.astype(str).str.strip()
         given = given.where(given.notna() & ~said.str.lower().isin((*BLANKS, *NOTHING)))
         given = given.mask(said.str.fullmatch(WRITTEN, na=False), said.map(_plainly, "ignore"))
+        given = given.mask(
+            said.str.fullmatch(COMMA, na=False), said.str.replace(",", ".", regex=False)
+        )
+        if column == "value" and not pd.api.types.is_numeric_dtype(given):
+            many = said.map(plain_number)
+            given = given.mask(given.notna() & many.notna(), many)
         if column in ENDLESS:
             given = given.mask(said == "\u221e", "inf")
         if column in LENGTHS:

@@ -115,7 +115,10 @@ def catalog_name(checkpoint: str) -> str:
         name = re.sub(DROPPED, "", name)
     for pattern, put in SPELLED:
         name = re.sub(pattern, put, name)
-    return str(catalog.find("models", name)["name"])
+    try:
+        return str(catalog.find("models", name)["name"])
+    except InputError:
+        return str(catalog.model(checkpoint).name)
 
 
 def accelerators(row: Mapping[Any, Any]) -> int:
@@ -125,7 +128,7 @@ def accelerators(row: Mapping[Any, Any]) -> int:
 
 def _weights(row: Mapping[Any, Any]) -> str:
     """Data type of a row's weights: as it says, else as its checkpoint is called, else 16 bits."""
-    said = cell(row, "precision")
+    said = cell(row, "precision") or cell(row, "weights_precision")
     if said is not None and str(said).lower() != RELEASED:
         return str(said)
     told = re.search(NARROW, str(cell(row, "model")))
@@ -169,8 +172,8 @@ def energy_point(
         return Skipped(point_id, source, REFUSED[source])
     try:
         name = catalog_name(str(cell(row, "model")))
-    except InputError:
-        return Skipped(point_id, source, "the model is not in the catalog")
+    except InputError as error:
+        return Skipped(point_id, source, str(error))
     task = str(cell(row, "task"))
     given = cell(row, "input_len") or TASKS.get(task)
     made = cell(row, "output_len") or cell(row, "max_output_tokens")

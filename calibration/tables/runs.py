@@ -19,13 +19,15 @@ from calibration.tables import conventions
 from calibration.tables.agreement import check_sequences, overruled
 from calibration.tables.cells import UNREAD, cell
 from calibration.tables.dimensions import described
+from calibration.tables.rates import measured, seconds
 from calibration.tables.waiting import calm_share, threads_of
 from calibration.tables.words import (
-    metric_of,
+    frozen,
     modules_of,
     of_its_halves,
     recomputed,
     sharded,
+    status_of,
     told_month,
     trained,
     yes,
@@ -48,6 +50,7 @@ from predictor.plans import (
     OPTIMIZERS,
     PLAIN,
     RECOMPUTE_MODULES,
+    TRAINED,
     TRAINING_FIELDS,
     meant,
 )
@@ -68,12 +71,18 @@ READ_OTHERWISE = (
 """Fields of a plan that have columns with rules of their own; every other is read from the column
 of its name, where a table (the project's own, of profiles and of logs) has one."""
 
+BYTES = ("weight_bytes", "gradient_bytes", "optimizer_bytes")
+"""Fields of bytes of a parameter that is trained."""
+
 READ_BY_NAME = tuple(key for key in TRAINING_FIELDS if key not in READ_OTHERWISE)
 """Those others."""
 
 ADAPTERS = re.compile(r"(?<!no )(?<!without )(?<!not )\bq?lora\b", re.IGNORECASE)
 """What a row's model or its notes call training of adapters alone; QLoRA is that of adapters beside
 weights in 4 bits (Dettmers et al. 2023)."""
+
+BESIDE = re.compile(r"q?lora|dora|adapter|peft")
+"""What a row that says what is trained may call adapters; DoRA's hardly differ in size."""
 
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
@@ -104,9 +113,10 @@ class Point:
                published runs learns from it
     memory_of  what that is of: all of the device, the allocator, tensors (`conventions.memory_of`)
     status     'Success', 'OOM' or ''
-    told       whether the row says how many sequences of which length a step has; no fit learns
-               from one that does not
+    told       whether the row says how many sequences of which length a step has, and how its
+               FLOPs are counted where it states those; no fit learns from one that does not
     note       what counts of a row that says one thing twice; empty where nothing is to be said
+    why        why it has no step time; empty where it has one
     """
 
     point_id: str
@@ -121,6 +131,7 @@ class Point:
     doubtful: bool = False
     waited: float = 0.0
     note: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +157,8 @@ def point_of(
     if (unread := cell(row, UNREAD)) is not None:
         return Skipped(point_id, source, str(unread))
     row = noted(amended(row), "training")
-    row = {**row, "metric": metric_of(cell(row, "metric"))}
+    metric, value = measured(row)
+    row = {**row, "metric": metric, "value": value, "metric_said": cell(row, "metric")}
     name = str(cell(row, "model") or "")
     if cell(row, "accelerator") is None:
         return Skipped(point_id, source, "the accelerator is not stated")
@@ -157,9 +169,11 @@ def point_of(
     step = _step_time(row, request)
     memory = cell(row, "memory_reserved_gb")
     if memory is None:
-        memory = cell(row, "memory_gb_per_gpu")
-    told = all(cell(row, name) is not None for name in ("seq_len", "global_batch"))
-    waited = float(cell(row, "waited") or 0.0)
+        memory = value if metric == "memory_gb_per_gpu" else cell(row, "memory_gb_per_gpu")
+    memory = cell(row, "peak_gib") if memory is None else memory
+    sized = all(cell(row, name) is not None for name in ("seq_len", "global_batch"))
+    held = sized or all(cell(row, name) is not None for name in ("seq_len", "micro_batch"))
+    waited, status = float(cell(row, "waited") or 0.0), status_of(cell(row, "status"))
     if step is not None:
         step *= float(calm_share(waited, threads_of(request.cluster.accelerator)))
     return Point(
@@ -168,39 +182,27 @@ def point_of(
         request=request,
         measured=step if step is not None else math.nan,
         one_layer="1layer" in name,
-        memory=float(memory) * 2.0**30 if memory is not None and told else math.nan,
-        status=str(cell(row, "status") or ""),
-        told=told,
+        memory=float(memory) * 2.0**30 if memory and held else math.nan,
+        status=status,
+        told=sized and conventions.says_how(row),
         memory_of=conventions.memory_of(source),
         doubtful=cell(row, "doubtful") is not None,
         waited=waited,
         note=overruled(row, request.plan),
+        why=conventions.why_none(row) if step is None else "",
     )
 
 
 def _step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
     """Step time as a row states it or as it follows; None where only memory is stated."""
     step = cell(row, "step_time_s")
-    if step is None and cell(row, "metric") == "step_time_s":
-        step = cell(row, "value")
     if step is None:
-        step = _converted(row, request) or conventions.step_time(row, request)
+        plan = request.plan
+        sizes = (float(plan.global_batch) / _each(row), float(plan.seq_len) * _each(row))
+        metric, value = cell(row, "metric"), cell(row, "value")
+        step = seconds(row, metric, value, (*sizes, float(plan.gpus)))
+        step = step or conventions.step_time(row, request)
     return None if step is None else float(step)
-
-
-def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
-    """Step time from another unit or a throughput, which is exact; None for other metrics."""
-    metric, value = cell(row, "metric"), cell(row, "value")
-    plan = request.plan
-    if value is not None and metric == "step_time_ms":
-        return float(value) / 1e3
-    if value and metric == "samples_per_s":
-        return float(plan.global_batch) / float(value) / _each(row)
-    if not value or metric not in ("tokens_per_s", "tokens_per_s_per_gpu"):
-        return None
-    tokens = float(plan.global_batch * plan.seq_len)
-    rate = float(value) * (float(plan.gpus) if metric.endswith("gpu") else 1.0)
-    return tokens / rate
 
 
 def _objective(row: Mapping[str, Any]) -> str | None:
@@ -309,11 +311,15 @@ def _frozen(row: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]
     """What a row trains, and how it keeps the rest: by its own columns, or where its model, its
     notes or the first of these speak of adapters."""
     found: dict[str, Any] = {}
-    if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
+    if (quantized := frozen(cell(row, "quantized"), FROZEN_BYTES)) in FROZEN_BYTES:
         found["frozen_precision"] = quantized
     stated = str(fields.get("trained") or "").lower()
     if stated in WHOLE:
         return {**found, "trained": "all"}
+    if stated not in TRAINED and (called := BESIDE.search(stated)):
+        stated = "qlora" if "qlora" in called[0] else "lora"
+        fields = {**fields, "trained": stated}
+        found["trained"] = "lora"
     told = f"{cell(row, 'model')}".replace("_", " "), f"{cell(row, 'notes')}"  # not: q_lora_rank
     if adapters := ADAPTERS.search(" ".join(("qlora",) if stated == "qlora" else told)):
         own = None if stated == "qlora" else fields.get("trained")
@@ -362,6 +368,7 @@ def _request(
     fields["sharding"] = sharded(cell(row, "dp_sharding"))
     fields["framework"] = _framework(row)
     fields |= {key: cell(row, key) if key in row else None for key in READ_BY_NAME}
+    fields |= {key: fields[key] or None for key in BYTES}  # nought of what is frozen: not said
     told_optimizer = str(cell(row, "optimizer") or "")
     fields["optimizer"] = meant(told_optimizer, tuple(OPTIMIZERS), OPTIMIZER_WORDS)
     fields["ep"] = _divided(fields) if model.is_moe else None

@@ -4,7 +4,7 @@ what is sharded, what is recomputed, yes and no."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from predictor.hardware import Accelerator
 from predictor.plans import (
@@ -217,28 +217,26 @@ POLICIES = {
 (utils/maxtext_utils.py, `get_save_and_offload_names`, @ e591f30c)."""
 
 
-RATES = (
-    (r"tok(en)?s?/s(ec(ond)?)?/(gpu|device|chip|npu|card|accelerator)", "tokens_per_s_per_gpu"),
-    (r"tok(en)?s?/s(ec(ond)?)?(?![/\w])", "tokens_per_s"),
-    (r"(sample|sequence|seq)s?/s(ec(ond)?)?(?![/\w])", "samples_per_s"),
-    (r"(step|iteration|iter)time(\(?s(ec(ond)?s?)?\)?)?$", "step_time_s"),
-    (r"(step|iteration|iter)time\(?ms\)?$", "step_time_ms"),
-    (r"mfu|modelflops?utili[sz]ation", "mfu"),
-    (r"hfu|hardwareflops?utili[sz]ation", "hfu"),
-    (r"(hw|hardware)tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "hw_tflops_per_gpu"),
-    (r"(model)?tfl?op/?s?(/s)?/(gpu|device|chip|npu)", "model_tflops_per_gpu"),
-)
-"""Words of a table of training and what was measured, the first that is found; blanks and
-underscores do not count, and 'per' is a stroke."""
+def status_of(said: object) -> str:
+    """How a run ended, as a table says it: 'Success', 'OOM', '' where nothing is said; else as it
+    is written."""
+    text = str(said or "").strip()
+    if re.search(r"\boom\b|out[ _-]?of[ _-]?memory", text, re.IGNORECASE):
+        return "OOM"
+    good = ("success", "ok", "succeeded", "pass", "passed", "done", "fits")
+    return "Success" if text.lower() in good else text
 
 
-def metric_of(said: object) -> str | None:
-    """What was measured, as a table says it ('Tokens/s/GPU', 'MFU (%)'); words that are not known
-    stay as they are."""
-    text = re.sub(r"[\s_]*(?:(?<![a-z])per(?![a-z])|/)[\s_]*", "/", str(said or "").strip().lower())
-    text = re.sub(r"[\s_]", "", text)
-    found = next((name for words, name in RATES if re.search(rf"(?<![a-z]){words}", text)), None)
-    return found or (str(said) if said is not None else None)
+def frozen(said: object, known: Collection[str]) -> str:
+    """How weights beside adapters are kept, as a table says it ('4bit', 'bnb-nf4', 'int8'), in
+    `known` words; '' where its words mean none."""
+    text = str(said or "").strip().lower()
+    if text in known:
+        return text
+    bits = re.search(r"(?<![\d.])([48])(?![\d.])", text)
+    if bits is None:
+        return ""
+    return "nf4" if bits[1] == "4" else "fp8" if "fp8" in text else "int8"
 
 
 def modules_of(said: object) -> str | None:

@@ -15,7 +15,7 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.catalog.alike import as_alike
 from predictor.catalog.forms import Spec, parse
-from predictor.catalog.machine_names import accelerator_of, other_memory
+from predictor.catalog.machine_names import accelerator_of, other_memory, refuse_not_modelled
 from predictor.catalog.model_names import unlike_catalog
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec
 from predictor.catalog.tables import data_dir, find, known, read_mapping, rows
@@ -87,6 +87,7 @@ def _of_other_memory(name: str) -> Ref:
     in the catalog; the name itself where there is none."""
     found = other_memory(name)
     if found is None:
+        refuse_not_modelled(name)
         return name
     row, stated = found
     return {**find("accelerators", row), "name": name, "aliases": "", "memory_gib": stated}

@@ -295,6 +295,14 @@ def _on_board(accelerator: str) -> bool:
     )
 
 
+def refuse_not_modelled(name: str) -> None:
+    """Raise InputError for the name of a machine that nothing here predicts, with the reason."""
+    said = {fold(name), *re.findall(r"[a-z]+|[a-z]+[0-9]+", name.lower())}
+    for why, names in words()["not_accelerators"].items():
+        if said & {fold(one) for one in names}:
+            raise InputError(f"accelerator {name!r} is not predicted: it {why}")
+
+
 def accelerator_of(name: str) -> str | None:
     """The catalog's accelerator that a name stands for, so many of it, or an instance of a cloud
     ('8xH100', 'trn2.48xlarge'); None where nothing is called so.

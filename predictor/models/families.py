@@ -343,6 +343,14 @@ NOT_READ = {
     "rwkv": "no attention at all",
     "mistral-large-4": "layers that may share latents, as its config.json alone says",
     "nemotron-ultra-nas": "blocks of widths that its config.json alone says",
+    "hymba": "heads of attention and of state spaces side by side, fed by tokens of its own",
+    "griffin": "recurrent blocks",
+    "hyena": "long convolutions",
+    "bagel": "weights of their own for text and for images",
+    "vit": "an encoder only",
+    "seamless": "streams of sound beside text",
+    "diffusion": "images that are drawn in steps of a diffusion, and no words",
+    "no_language": "no language model",
     "mamba_ssm": "state spaces whose sizes its name alone does not say",
 }
 """Types that are refused by the name of what is missing."""

@@ -8,6 +8,7 @@ from predictor import catalog
 from predictor.catalog.machine_names import accelerator_of, read_machine_name
 from predictor.catalog.model_names import read_model_name
 from predictor.catalog.names import recognised
+from predictor.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["Blackwell", "Grace Blackwell", "Hopper", "Ampere", "NVL72"])
@@ -31,6 +32,19 @@ def test_generation_alone_is_no_accelerator(name: str) -> None:
         ("3090Ti", "RTX-3090Ti-24GB"),
         ("Vera Rubin NVL144", "R100-288GB"),
         ("Rubin Ultra NVL576", "Rubin-Ultra-1024GB"),
+        ("GTX 1080", "GTX-1080-8GB"),
+        ("RX 9070", "RX-9070-16GB"),
+        ("Tesla K80", "K80-12GB"),
+        ("Quadro RTX 5000", "Quadro-RTX-5000-16GB"),
+        ("RTX 4060 Ti", "RTX-4060Ti-16GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX-PRO-6000-MaxQ-96GB"),
+        ("NVIDIA Jetson Orin Nano", "Jetson-Orin-Nano-8GB"),
+        ("Habana Gaudi", "Gaudi1-32GB"),
+        ("Ascend 310P3", "Ascend-310P3-24GB"),
+        ("Hygon DCU K100-AI", "Hygon-K100AI-64GB"),
+        ("MetaX C500", "MetaX-C500-64GB"),
+        ("dl1.24xlarge", "Gaudi1-32GB"),
+        ("M5 Max", "Apple-M5Max-40c-128GB"),
     ],
 )
 def test_accelerators_as_drivers_and_tables_call_them(name: str, row: str) -> None:
@@ -110,7 +124,7 @@ def test_machines_of_clouds_and_counts_in_text(name: str, row: str, count: int) 
 
 
 @pytest.mark.parametrize(
-    "name", ["GTX 1080", "RX 9070", "B20", "B30", "Inferentia", "7900 XT", "GPU.H100.8"]
+    "name", ["GTX 1660", "RX 9090", "B20", "B30", "7900 XT", "GPU.H100.8", "RTX 206", "M6"]
 )
 def test_the_beginning_of_another_chip_names_none(name: str) -> None:
     assert accelerator_of(name) is None
@@ -155,3 +169,54 @@ def test_models_without_their_size(name: str, row: str) -> None:
 )
 def test_frameworks_built_on_others(name: str, own: str) -> None:
     assert recognised(name, {*catalog.frameworks(), *catalog.all_engines()}) == own
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Groq LPU", "hundreds of chips"),
+        ("Cerebras CS-3", "wafer"),
+        ("Graphcore IPU-POD16", "no other"),
+        ("MetaX N260", "no public datasheet"),
+    ],
+)
+def test_machines_that_are_not_predicted_say_why(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        catalog.accelerator(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", "llama3.1-8b"),
+        ("deepseek-ai/deepseek-vl2", "deepseek-vl2-27b"),
+        ("deepseek-ai/DeepSeek-OCR", "deepseek-vl2-3b"),
+        ("allenai/Molmo-72B-0924", "qwen2-72b"),
+        ("AIDC-AI/Ovis2-34B", "qwen2.5-32b"),
+        ("inclusionAI/Ling-plus", "ling-plus-290b-a29b"),
+        ("inclusionAI/Ling-lite", "ling-lite-16.8b-a2.8b"),
+        ("lmsys/vicuna-33b-v1.3", "llama1-33b"),
+        ("tencent/Hunyuan-7B-Instruct", "hunyuan-7b"),
+        ("Jurassic-1", "jurassic-1-178b"),
+        ("GLaM", "glam-1.2t-a97b"),
+        ("ibm-granite/granite-4.0-1b", "granite-4.0-1b"),
+    ],
+)
+def test_models_of_the_last_and_of_earlier_years(name: str, row: str) -> None:
+    assert catalog.model(name).name == row
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("ViT-22B", "encoder only"),
+        ("FLUX.1-dev", "diffusion"),
+        ("Evo2-40B", "long convolutions"),
+        ("apple/OpenELM-3B", "in each layer"),
+        ("stepfun-ai/step3", "rank of their own"),
+        ("ResNet-50", "no language model"),
+    ],
+)
+def test_models_that_are_not_predicted_say_why(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        catalog.model(name)

@@ -165,10 +165,10 @@ REPLICA_PASSES = ("apart", "padded", "waiting")
 """Passes of replicas that share experts: each as long as its own prompts make it, all of them as
 long as the longest and padded to its tokens, or waiting for it."""
 
-FRONT_ENDS = ("beside", "single", "inside")
+FRONT_ENDS = ("beside", "single", "whole", "inside")
 """Whether what answers clients runs beside the loop of passes, or so and as a single process of
-Python, which sends so many tokens and no more, or inside it: then the text of each sequence is made
-and handed over before the next pass."""
+Python, which sends so many tokens and no more (`whole`: and makes their texts, too), or inside it:
+then the text of each sequence is made and handed over before the next pass."""
 
 CONTROLS = ("broadcast", "pickled")
 """How workers learn what a pass does: from one message to all, or each from one of its own that has

@@ -448,7 +448,8 @@ _ENGINE = (
         "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",
         ("decode", "load"), choices=FRONT_ENDS, default=ENGINE,
         more="Inside, each pass waits until the text of every sequence is made and handed over "
-        "(vLLM before 0.6); a single process of Python sends so many tokens and no more.",
+        "(vLLM before 0.6); a single process of Python sends so many tokens and no more, fewer "
+        "where it makes the whole of each answer, texts included (TensorRT-LLM's server).",
     ),
     PlanField(
         "control", WORD, "How workers learn what a pass does.", ("decode",),

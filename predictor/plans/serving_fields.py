@@ -328,10 +328,11 @@ _ENGINE = (
         choices=ACCUMULATIONS, default=ENGINE,
     ),
     PlanField(
-        "product_units", WORD, "Which units multiply matrices of 16 bits.", BOTH,
+        "product_units", WORD, "Which units multiply matrices.", BOTH,
         choices=PRODUCT_UNITS, default=ENGINE,
         more="Those made for it, or the others where a library has no kernels for these (rocBLAS "
-        "on MI300X in 2024).",
+        "on MI300X in 2024: 16 bits by vector units, 8 bits with a scale for each row at the rate "
+        "of 32 bits, `single`).",
     ),
     PlanField(
         "fusion", WORD, "Whether attention keeps its scores on the chip.", BOTH, choices=FUSIONS,

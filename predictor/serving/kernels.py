@@ -92,8 +92,8 @@ to 0.45 with 70B."""
 
 SINGLE_ROWS = 128.0
 """Rows that products of 8 bits are filled up to whose outcome is scaled row by row afterwards, at
-the rate of 32 bits. Read off Llama 3.1 405B in vLLM 0.6.3 on eight MI300X, whose tokens take as long
-at 4 sequences as at 64, half as long again at 256."""
+the rate of 32 bits. Read off Llama 3.1 405B in vLLM 0.6.3 on eight MI300X, whose tokens take as
+long at 4 sequences as at 64, half as long again at 256."""
 
 JOINED = ("attention.norm", "mlp.norm", "moe.norm", "final.norm")
 """Norms of the residual stream, which follow an all-reduce where tensor-parallel ranks add up."""

@@ -331,8 +331,7 @@ _ENGINE = (
         "product_units", WORD, "Which units multiply matrices.", BOTH,
         choices=PRODUCT_UNITS, default=ENGINE,
         more="Those made for it, or the others where a library has no kernels for these (rocBLAS "
-        "on MI300X in 2024: 16 bits by vector units, 8 bits with a scale for each row at the rate "
-        "of 32 bits, `single`).",
+        "on MI300X in 2024), or, of 8 bits scaled row by row there, those of 32 (`single`).",
     ),
     PlanField(
         "fusion", WORD, "Whether attention keeps its scores on the chip.", BOTH, choices=FUSIONS,
@@ -449,8 +448,7 @@ _ENGINE = (
         "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",
         ("decode", "load"), choices=FRONT_ENDS, default=ENGINE,
         more="Inside, each pass waits until the text of every sequence is made and handed over "
-        "(vLLM before 0.6); a single process of Python sends so many tokens and no more, fewer "
-        "where it makes the whole of each answer, texts included (TensorRT-LLM's server).",
+        "(vLLM before 0.6); a single process of Python sends so many tokens, fewer with texts.",
     ),
     PlanField(
         "control", WORD, "How workers learn what a pass does.", ("decode",),

@@ -60,6 +60,7 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "model": _begins("model"),
     "version": _begins("framework_version"),
     "locator": lambda parts, row: any(one in str(row.get("source_locator")) for one in parts),
+    "notes": lambda parts, row: any(one in str(row.get("notes")) for one in parts),
     "weights": lambda names, row: str(row.get("weights_precision")) in names,
     "concurrency_from": lambda least, row: _number("concurrency", row) >= least,
     "concurrency_below": lambda most, row: _number("concurrency", row) < most,
@@ -76,8 +77,8 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "since": lambda month, row: str(row.get("published")) >= month,
     "until": lambda month, row: str(row.get("published")) <= month,
 }
-"""What a setting's `where` may ask of a row: beginnings of names, parts of where it was read,
-numbers, months."""
+"""What a setting's `where` may ask of a row: beginnings of names, parts of where it was read and of
+its notes, numbers, months."""
 
 
 def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict[str, Any]:

@@ -72,19 +72,19 @@ SERVING_OFFLOADS = ("none", "weights", "ngrams")
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""
 
-MATVECS = ("gemm", "tiled", "untuned", "matvec", "plain", "generated", "mixed")
+MATVECS = ("gemm", "tiled", "untuned", "rowwise", "matvec", "plain", "generated", "mixed")
 """What multiplies a few rows by a matrix: the kernels that also do many rows, or such kernels of a
 library that has none tuned for it (rocBLAS), or those, and experts that nobody tuned for the
-accelerator either, or kernels of their own that stream the matrix, with loads enough under way to
-fill the memory, or plain ones; or those that a compiler makes, which fill it too but widen narrow
-weights one by one."""
+accelerator either, or one row after the other, each of which reads the whole matrix, or kernels of
+their own that stream the matrix, with loads enough under way to fill the memory, or plain ones; or
+those that a compiler makes, which fill it too but widen narrow weights one by one."""
 
 ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""
 
-PRODUCT_UNITS = ("matrix", "vector")
-"""Which units multiply matrices of 16 bits: those made for it, or, where a library has no kernels
-for these, the others."""
+PRODUCT_UNITS = ("matrix", "vector", "single")
+"""Which units multiply matrices: those made for their data type, or, where a library has no kernels
+for these, the others (of 16 bits), or those that multiply 32 bits (of 8 bits)."""
 
 FUSIONS = ("fused", "unfused", "converted", "integers")
 CASTS = ("apart", "joined")
@@ -165,10 +165,10 @@ REPLICA_PASSES = ("apart", "padded", "waiting")
 """Passes of replicas that share experts: each as long as its own prompts make it, all of them as
 long as the longest and padded to its tokens, or waiting for it."""
 
-FRONT_ENDS = ("beside", "single", "inside")
+FRONT_ENDS = ("beside", "single", "whole", "inside")
 """Whether what answers clients runs beside the loop of passes, or so and as a single process of
-Python, which sends so many tokens and no more, or inside it: then the text of each sequence is made
-and handed over before the next pass."""
+Python, which sends so many tokens and no more (`whole`: and makes their texts, too), or inside it:
+then the text of each sequence is made and handed over before the next pass."""
 
 CONTROLS = ("broadcast", "pickled")
 """How workers learn what a pass does: from one message to all, or each from one of its own that has

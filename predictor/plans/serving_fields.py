@@ -328,10 +328,10 @@ _ENGINE = (
         choices=ACCUMULATIONS, default=ENGINE,
     ),
     PlanField(
-        "product_units", WORD, "Which units multiply matrices of 16 bits.", BOTH,
+        "product_units", WORD, "Which units multiply matrices.", BOTH,
         choices=PRODUCT_UNITS, default=ENGINE,
         more="Those made for it, or the others where a library has no kernels for these (rocBLAS "
-        "on MI300X in 2024).",
+        "on MI300X in 2024), or, of 8 bits scaled row by row there, those of 32 (`single`).",
     ),
     PlanField(
         "fusion", WORD, "Whether attention keeps its scores on the chip.", BOTH, choices=FUSIONS,
@@ -448,7 +448,7 @@ _ENGINE = (
         "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",
         ("decode", "load"), choices=FRONT_ENDS, default=ENGINE,
         more="Inside, each pass waits until the text of every sequence is made and handed over "
-        "(vLLM before 0.6); a single process of Python sends so many tokens and no more.",
+        "(vLLM before 0.6); a single process of Python sends so many tokens, fewer with texts.",
     ),
     PlanField(
         "control", WORD, "How workers learn what a pass does.", ("decode",),

@@ -166,17 +166,19 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "streamed": float(plan.front_end == "inside"),
         "answered": float(plan.last_token == "decoded"),
         "shown": float(plan.sampling == "penalised"),
-        "sent": SENT * (plan.front_end == "single"),
+        "sent": SENT.get(plan.front_end, 0.0),
     }
 
 
-SENT = 52e-6
+SENT = {"single": 52e-6, "whole": 108e-6}
 """Host time in which a server in Python makes the new token of a sequence an event, packs it and
-sends it to its client, in the one process that all clients hang on [s]. Read off SGLang 0.5.6 with
-512 clients on four and eight H200, which sends no more than 17,600 to 19,600 tokens/s whatever it
-computes (answers of 500 and 1,000 tokens; of 2,000 15,400: more where texts are longer). Two others
-that were seen to stop have other figures: TensorRT-LLM 1.0 some 60 us and 20 ms a request, NIM
-12,600 tokens/s; vLLM 0.17 sends 16,900 and waits for nothing."""
+sends it to its client, in the one process that all clients hang on [s]. `single`: read off SGLang
+0.5.6 with 512 clients on four and eight H200, which sends no more than 17,600 to 19,600 tokens/s
+whatever it computes (answers of 500 and 1,000 tokens; of 2,000 15,400: more where texts are
+longer); another process makes the texts. `whole`, where the same process makes texts of tokens,
+too: read off TensorRT-LLM 1.0 with 128 clients of an 8B on four and eight H100, 9,000 to 9,230
+tokens/s (prompts of 1,024 tokens, answers of 256 and 512; of 128 it is a request in 28 ms that
+bounds, which is in no term). NIM sends 12,500, vLLM 0.17 16,900: neither was seen to wait."""
 
 
 def most_sent(work: Work) -> Array:

@@ -156,7 +156,19 @@ def _reuse_means(flags: Flags, facts: Facts) -> Facts:
     return {"prefix_cache": "on" if truth(REUSE, flags[REUSE]) else "off"}
 
 
+EVERY, TEXTS, FRONTS = "stream_interval", "num_postprocess_workers", "num_serve_frontends"
+
+
+def _front_means(flags: Flags, facts: Facts) -> Facts:
+    """Several tokens to an event, other processes that make texts, or several servers send more
+    tokens; the first leaves at once in any case (pyexecutor: py_decoding_iter == 1)."""
+    most = max(whole_number(flag, flags.get(flag, none)) - none
+               for flag, none in ((EVERY, 1), (TEXTS, 0), (FRONTS, 1)))  # fmt: skip
+    return {"front_end": "beside"} if most > 0 else {}
+
+
 ENTRIES: tuple[Entry, ...] = (
+    Derived((EVERY, TEXTS, FRONTS), lambda facts: {}, _front_means),
     Derived((TP, ATTENTION, SERVERS), _ranks_says, _ranks_means, fields=("tp", "dp")),
     Derived(
         (ATTENTION, BALANCE, TIMEOUT, HELD),
@@ -290,6 +302,8 @@ SHORT = {
     "--enable-attention-dp": ATTENTION,
     "--kv-cache-dtype": "kv_cache_config.dtype",
     "--concurrency": CLIENTS,
+    "--num-postprocess-workers": TEXTS,
+    "--num-serve-frontends": FRONTS,
 }
 """What flags of trtllm-serve, trtllm-bench and Dynamo's worker are called besides
 (tensorrt_llm/commands/serve.py @ 00209af149, bench/; components of ai-dynamo, from memory)."""
@@ -350,10 +364,8 @@ TRTLLM = Dialect(
     serving=True,
     model=NAMED,
     entries=ENTRIES,
-    # Of a stream's interval the first token knows nothing (pyexecutor: py_decoding_iter == 1).
-    ignored=(*CLIENT_IGNORED, "print_iter_log", "stream_interval",
-             "attention_dp_config.batching_wait_iters", "cuda_graph_config.",
-             "speculative_config.", "enable_chunked_prefill"),
+    ignored=(*CLIENT_IGNORED, "print_iter_log", "attention_dp_config.batching_wait_iters",
+             "cuda_graph_config.", "speculative_config.", "enable_chunked_prefill"),
     render=_render,
     parse=_parse,
 )  # fmt: skip

@@ -17,6 +17,12 @@ from predictor.catalog.software import all_engines
         ("lmdeploy-turbomind", "lmdeploy"),
         ("Ollama", "llama.cpp"),
         ("NVIDIA Dynamo (TRT-LLM)", "tensorrt-llm"),  # what it runs on
+        ("dynamo-vllm", "vllm"),
+        ("MAX 25.4", "max"),
+        ("MindIE 2.0", "mindie"),
+        ("AMD ATOM", "atom"),
+        ("JetStream (MaxText)", "jetstream"),
+        ("mlx-lm 0.21", "mlx"),
         ("Ray Serve with vLLM 0.11", "vllm"),
         ("hf-tgi", "tgi"),
         ("colossal-ai", "deepspeed"),

@@ -169,6 +169,11 @@ def test_sglang_s_clients_hang_on_one_process_but_for_those_of_mixtures():
     assert found.front_end == "beside"
 
 
+def test_one_process_answers_tensorrt_llm_s_clients_since_its_own_server():
+    fronts = [assumed(framework="tensorrt-llm", version=v)[0].front_end for v in ("0.20", "1.0")]
+    assert fronts == ["beside", "whole"]
+
+
 def test_rocm_s_products_on_mi300x_before_its_tuned_builds():
     fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
     cases = (("0.6.1", "fp16"), ("0.6.1", "fp8"), ("0.6.6", "fp16"))

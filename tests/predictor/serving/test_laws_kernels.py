@@ -161,6 +161,18 @@ def test_kernels_for_many_rows_have_four_bytes_a_clock_arrive() -> None:
     assert run(1e-6, kernel(bytes=8e8, dtype="fp8"), matvec="untuned") == pytest.approx(1e-6)
 
 
+def test_rows_that_each_read_the_matrix_take_as_many_times_as_long() -> None:
+    """Up to as many as were seen to; of products alone, and never less than their arithmetic."""
+    one = run(1e-9, kernel(bytes=8e8, m=1.0), matvec="rowwise")
+    assert one > 8e8 / MACHINE.bandwidth
+    many = run(1e-9, kernel(bytes=8e8, m=16.0), matvec="rowwise")
+    assert many == pytest.approx(16.0 * one)
+    assert run(1e-6, kernel(bytes=8e8, m=128.0), matvec="rowwise") == pytest.approx(1e-6)
+    assert run(1.0, kernel(bytes=8e8, m=16.0), matvec="rowwise") == pytest.approx(1.0)
+    experts = kernel(op="moe_gemm", bytes=8e8, m=16.0)
+    assert run(1e-6, experts, matvec="rowwise") == pytest.approx(1e-6)
+
+
 def test_a_thread_block_that_has_a_part_to_itself_takes_its_time() -> None:
     """32 KB in flight over 600 ns, 54.6 GB/s: 1,000 keys and values of a head, 512 KB, in 9.4 us;
     recurrences of which each of 64 blocks has its part."""
@@ -177,6 +189,17 @@ def test_units_that_are_not_made_for_products_take_their_time() -> None:
     assert run(1e-9, one, product_units="vector") == pytest.approx(9e12 / (0.45 * 5e13))
     assert run(7.0, one, product_units="vector") == 7.0
     assert run(1e-9, kernel(flop=9e12, dtype="fp8"), product_units="vector") == 1e-9
+
+
+def test_products_of_eight_bits_at_the_rate_of_32_are_filled_up() -> None:
+    """128 rows take what 4 take, 129 twice that; those of 16 bits do not."""
+    few, full, more = (
+        run(1e-9, kernel(flop=m * 1e11, m=m, dtype="fp8"), product_units="single")
+        for m in (4.0, 128.0, 129.0)
+    )
+    assert few == full == pytest.approx(128e11 / 5e13)
+    assert more == pytest.approx(2.0 * full)
+    assert run(1e-9, kernel(flop=9e12), product_units="single") == 1e-9
 
 
 def test_few_rows_stream_their_matrix_and_many_do_not() -> None:

@@ -30,13 +30,19 @@ def test_clients_get_no_more_tokens_than_one_process_sends():
     """Each waits as long as all tokens of all clients take; half of that before its first."""
     found = predicted(concurrency=512)
     free = predicted(concurrency=512, front_end="beside")
-    assert float(found.output_tokens_per_s) == pytest.approx(1.0 / SENT)
-    late = 512 * 1000 * SENT - float(free.latencies.e2e)
+    assert float(found.output_tokens_per_s) == pytest.approx(1.0 / SENT["single"])
+    late = 512 * 1000 * SENT["single"] - float(free.latencies.e2e)
     assert late > 0.0
     assert float(found.latencies.ttft) == pytest.approx(float(free.latencies.ttft) + 0.5 * late)
     whole = float(found.latencies.ttft) + 999.0 * float(found.latencies.tpot)
     assert float(found.latencies.e2e) == pytest.approx(whole)
     assert sum(map(float, found.breakdown.values())) == pytest.approx(whole)
+
+
+def test_a_process_that_makes_texts_too_sends_fewer():
+    found = predicted(framework="tensorrt-llm", concurrency=512)
+    assert float(found.output_tokens_per_s) == pytest.approx(1.0 / SENT["whole"])
+    assert SENT["whole"] > SENT["single"]
 
 
 def test_tokens_that_come_together_are_sent_together():
@@ -45,8 +51,8 @@ def test_tokens_that_come_together_are_sent_together():
     several = predicted(**fields)
     each = float(several.work.per_pass)
     assert each > 2.0
-    assert float(several.output_tokens_per_s) < each / SENT
-    assert float(several.output_tokens_per_s) > 1.0 / SENT
+    assert float(several.output_tokens_per_s) < each / SENT["single"]
+    assert float(several.output_tokens_per_s) > 1.0 / SENT["single"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ def test_others_wait_for_no_server(fields):
 def test_no_more_requests_are_served_than_can_be_sent():
     one = request(rate=30.0)
     rates = Rates(one.model, one.cluster, one.plan, CALIBRATION)
-    assert rates.most == pytest.approx(1.0 / (1000 * SENT))
+    assert rates.most == pytest.approx(1.0 / (1000 * SENT["single"]))
     over = rates.at(30.0)
     assert over.saturated
     assert float(over.prediction.requests_per_s) == pytest.approx(NEARLY * rates.most, rel=0.05)

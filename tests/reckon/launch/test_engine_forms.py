@@ -110,6 +110,7 @@ def test_flags_of_sglang(model: str, flags: str, said: dict[str, object]) -> Non
         (TRTLLM + "--tp_size 4 --moe_expert_parallel_size 4", {"ep": 4}),
         (TRTLLM + "--tp_size 4 --enable_attention_dp", {"tp": 1, "dp": 4}),
         (TRTLLM + "--free_gpu_memory_fraction 0.8", {"memory_fraction": 0.8}),
+        (TRTLLM + "--num_postprocess_workers 4", {"front_end": "beside"}),
         ("trtllm-bench --model Qwen/Qwen3-8B throughput --dataset d --concurrency 64",
          {"concurrency": 64}),
         ("trtllm-bench -m Qwen/Qwen3-8B --model_path /x throughput --dataset d",
@@ -236,4 +237,5 @@ def test_pieces_of_tensorrt_llm(tmp_path: Path) -> None:
     script.write_text(TRTLLM + "--config own.yaml\n")
     found = read_launch("trtllm", str(script))
     assert (found.fields["prompt_graphs"], found.unknown) == (4096, [])
+    assert found.fields["front_end"] == "beside"
     assert read_launch("trtllm", TRTLLM + "--tp_size 4").fields["prompt_graphs"] == 0

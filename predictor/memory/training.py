@@ -36,6 +36,7 @@ CLASSES = (
     "embedding and head weights and optimizer",
     *GOING,
     "backward workspace",
+    "graphs of routers",
     "gathered layers",
     "context",
     "fragmentation",
@@ -350,6 +351,13 @@ def _behind(
     return passing
 
 
+def _routers(saved: Kept, plan: TrainingPlan, held: dict[str, Array]) -> Array:
+    """What losses of routers keep when all layers have gone backward [bytes], (3, *batch): of
+    layers that were checkpointed whole the mixer and the way to the router, as they ran again."""
+    holds = plan.routers_kept and plan.recompute == "full"
+    return np.asarray(held["moe"] * (plan.recompute_share * saved.routed if holds else 0.0))
+
+
 def _piece(model: Model, plan: TrainingPlan) -> Numeric:
     """Parameters of a layer on a rank, as they are gathered."""
     experts = model.moe_share * model.num_experts * expert_parameters(model, plan.etp)
@@ -393,6 +401,8 @@ def memory(
     stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)
+    behind = _behind(saved, model, plan, held, one, at)
+    last = _routers(saved, plan, held) + behind
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
@@ -402,8 +412,9 @@ def memory(
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
-        "backward workspace": np.maximum(_behind(saved, model, plan, held, one, at) - head, 0.0)
-        + _buffers(model, plan, adds.gathered),
+        "backward workspace": np.maximum(behind - head, 0.0) + _buffers(model, plan, adds.gathered),
+        # They come as layers go backward, when what was kept for these goes.
+        "graphs of routers": np.maximum(last - flying * kept - np.maximum(head, behind), 0.0),
         "gathered layers": gathered_bytes(plan, _piece(model, plan), at),
         "context": beside(divided(plan), adds.context),
         **compared(plan, parameters),

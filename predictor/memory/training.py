@@ -351,11 +351,26 @@ def _behind(
     return passing
 
 
-def _routers(saved: Kept, plan: TrainingPlan, held: dict[str, Array]) -> Array:
+def _routers(
+    saved: Kept,
+    plan: TrainingPlan,
+    held: dict[str, Array],
+    kept: Array,
+    head: Numeric,
+    behind: Array,
+) -> Array:
     """What losses of routers keep when all layers have gone backward [bytes], (3, *batch): of
-    layers that were checkpointed whole the mixer and the way to the router, as they ran again."""
+    layers that were checkpointed whole the mixer and the way to the router, as they ran again. It
+    comes as what was there for these goes, so that what is more than that counts.
+
+    held    executions of each module on a stage (`blocks.blocks`)
+    kept    of the layers, for the backward pass
+    head    of the output projection
+    behind  beside the backward pass of a layer (`_behind`)
+    """
     holds = plan.routers_kept and plan.recompute == "full"
-    return np.asarray(held["moe"] * (plan.recompute_share * saved.routed if holds else 0.0))
+    graphs = held["moe"] * (plan.recompute_share * saved.routed if holds else 0.0)
+    return np.asarray(np.maximum(graphs + behind - kept - np.maximum(head, behind), 0.0))
 
 
 def _piece(model: Model, plan: TrainingPlan) -> Numeric:
@@ -402,7 +417,6 @@ def memory(
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)
     behind = _behind(saved, model, plan, held, one, at)
-    last = _routers(saved, plan, held) + behind
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
@@ -413,8 +427,7 @@ def memory(
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
         "backward workspace": np.maximum(behind - head, 0.0) + _buffers(model, plan, adds.gathered),
-        # They come as layers go backward, when what was kept for these goes.
-        "graphs of routers": np.maximum(last - flying * kept - np.maximum(head, behind), 0.0),
+        "graphs of routers": _routers(saved, plan, held, flying * kept, head, behind),
         "gathered layers": gathered_bytes(plan, _piece(model, plan), at),
         "context": beside(divided(plan), adds.context),
         **compared(plan, parameters),

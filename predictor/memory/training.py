@@ -334,7 +334,8 @@ def _behind(
 ) -> Array:
     """What the backward pass of a layer holds beside what was kept for it [bytes], (3, *batch): the
     gradients that pass through, what attention merges of several ranks, of layers recomputed
-    whole all that one of them keeps, and by operator what comes again of one.
+    whole all that one of them keeps, and by operator what comes again of one. The loss is through
+    with the logits when it begins.
 
     held   executions of each module on a stage (`blocks.blocks`)
     one    that a layer keeps without recomputation
@@ -425,7 +426,6 @@ def memory(
         + state_bytes(plan, own, 1.0, stored),
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
-        # The loss is through with the logits when the backward pass of the layers begins.
         "backward workspace": np.maximum(behind - head, 0.0) + _buffers(model, plan, adds.gathered),
         "graphs of routers": _routers(saved, plan, held, flying * kept, head, behind),
         "gathered layers": gathered_bytes(plan, _piece(model, plan), at),

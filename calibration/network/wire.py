@@ -14,7 +14,7 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import LinkModel, hop_beyond
 from predictor.plans import distinct_share
-from predictor.timing import Calibration, chained, hops, latency, traffic, volume
+from predictor.timing import Calibration, chained, hops, latency, ring_hop, traffic, volume
 
 ENGINES = ("sglang", "trtllm", "vllm")
 """Libraries whose own all-reduces were timed."""
@@ -98,7 +98,8 @@ def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire
             ideal = moved / (table["node_link_gbs"].to_numpy(float)[own] * 1e9)
             pace = np.asarray(model.pace(clock[own]))
             inner[own] = traffic(model, ideal, below[own], 1.0, pace)
-            within[own] = (hops(op, size[own]) - hops(op, members[own])) * model.hop * pace
+            hop = ring_hop(op, str(link), model.hop * pace, message[own] / size[own])
+            within[own] = (hops(op, size[own]) - hops(op, members[own])) * hop
     moved = volume(kind, message, size, members, reducing) * distinct_share(members, copies(table))
     time = table["latency_us"].to_numpy(float) * 1e-6
     return Wire(

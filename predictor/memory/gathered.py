@@ -18,7 +18,9 @@ def gathered_bytes(plan: TrainingPlan, piece: Numeric, at: Stages) -> Numeric:
     """Layers whose sharded weights are gathered [bytes]: two (one in use, one prefetched; all of
     them where they are kept for the backward pass), and one layer's unreduced gradients (those of
     all, as they are reduced, where several micro-batches add up before: FSDP2's
-    `unsharded_accumulated_grad`). DeepSpeed goes by numbers of parameters instead.
+    `unsharded_accumulated_grad`). Where they travel in a flat buffer (`flat_copies`), that of the
+    layer before is there while a layer's own gradients come (PyTorch's _fsdp_param_group.py,
+    post_backward: `reduce_scatter_state`). DeepSpeed goes by numbers of parameters instead.
 
     piece   parameters of a layer on a rank
     """
@@ -31,5 +33,7 @@ def gathered_bytes(plan: TrainingPlan, piece: Numeric, at: Stages) -> Numeric:
         whole = piece * at.layers
         gathered = np.maximum(gathered, np.minimum(LIVE, whole))
         unreduced = np.maximum(unreduced, np.minimum(BUCKET, whole))
-    trained = 0.0 if plan.frozen else plan.reduce_bytes * unreduced
-    return gathered * plan.gather_bytes + trained
+    trained = plan.reduce_bytes * unreduced
+    if plan.flat_copies:
+        trained = trained + plan.recipe.activation * piece
+    return gathered * plan.gather_bytes + (0.0 if plan.frozen else trained)

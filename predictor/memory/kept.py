@@ -17,6 +17,12 @@ from predictor.work import LAYER_MODULES, Held, Operator, freed, kept_outcome
 ENDS = ("embedding", "head", "mtp")
 """Modules beside those of the layers."""
 
+MIXER = "layer"
+"""The module of a layer that mixes tokens."""
+
+ROUTING = ("moe.norm", "moe.router")
+"""Operators of a mixture on which its choice of experts rests."""
+
 Units = dict[str, Numeric]
 """By module, of one unit of it and one micro-batch."""
 
@@ -32,6 +38,7 @@ class Kept:
     ends       of embedding, output projection and extra predictions
     adapters   parameters, of which each has a weight gradient of its size
     passing    gradients of activations that one of the module holds at a time (`_passing`)
+    routed     of a layer's mixer, and of its mixture up to the router
     """
 
     whole: Units
@@ -41,6 +48,7 @@ class Kept:
     ends: Units
     adapters: Units
     passing: Units
+    routed: Numeric
 
     def at(self, index: Index) -> Kept:
         """Those of plans, of which these are the distinct ones."""
@@ -66,6 +74,9 @@ def kept_by(operators: Iterable[Operator], model: Model, plan: TrainingPlan) -> 
         ends={module: sum((o.saved for o in every if o.module == module), 0.0) for module in ENDS},
         adapters=_units((o, o.count * o.m * o.n) for o in lora),
         passing=_passing(layer, size),
+        routed=sum(
+            (o.count * o.saved for o in layer if o.module == MIXER or o.name in ROUTING), 0.0
+        ),
     )
 
 

@@ -36,6 +36,7 @@ CLASSES = (
     "embedding and head weights and optimizer",
     *GOING,
     "backward workspace",
+    "graphs of routers",
     "gathered layers",
     "context",
     "fragmentation",
@@ -333,7 +334,8 @@ def _behind(
 ) -> Array:
     """What the backward pass of a layer holds beside what was kept for it [bytes], (3, *batch): the
     gradients that pass through, what attention merges of several ranks, of layers recomputed
-    whole all that one of them keeps, and by operator what comes again of one.
+    whole all that one of them keeps, and by operator what comes again of one. The loss is through
+    with the logits when it begins.
 
     held   executions of each module on a stage (`blocks.blocks`)
     one    that a layer keeps without recomputation
@@ -348,6 +350,28 @@ def _behind(
         kept = layer_activations(saved, plan, held)[0] / np.maximum(held["layer"], 1.0)
         return np.asarray(passing + np.maximum(one - kept, 0.0))
     return passing
+
+
+def _routers(
+    saved: Kept,
+    plan: TrainingPlan,
+    held: dict[str, Array],
+    kept: Array,
+    head: Numeric,
+    behind: Array,
+) -> Array:
+    """What losses of routers keep when all layers have gone backward [bytes], (3, *batch): of
+    layers that were checkpointed whole the mixer and the way to the router, as they ran again. It
+    comes as what was there for these goes, so that what is more than that counts.
+
+    held    executions of each module on a stage (`blocks.blocks`)
+    kept    of the layers, for the backward pass
+    head    of the output projection
+    behind  beside the backward pass of a layer (`_behind`)
+    """
+    holds = plan.routers_kept and plan.recompute == "full"
+    graphs = held["moe"] * (plan.recompute_share * saved.routed if holds else 0.0)
+    return np.asarray(np.maximum(graphs + behind - kept - np.maximum(head, behind), 0.0))
 
 
 def _piece(model: Model, plan: TrainingPlan) -> Numeric:
@@ -393,6 +417,7 @@ def memory(
     stored = plan.frozen_bytes if plan.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     sent = np.where(several, adds.sent * flying * saved.start, 0.0)
+    behind = _behind(saved, model, plan, held, one, at)
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
@@ -401,9 +426,8 @@ def memory(
         + state_bytes(plan, own, 1.0, stored),
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
-        # The loss is through with the logits when the backward pass of the layers begins.
-        "backward workspace": np.maximum(_behind(saved, model, plan, held, one, at) - head, 0.0)
-        + _buffers(model, plan, adds.gathered),
+        "backward workspace": np.maximum(behind - head, 0.0) + _buffers(model, plan, adds.gathered),
+        "graphs of routers": _routers(saved, plan, held, flying * kept, head, behind),
         "gathered layers": gathered_bytes(plan, _piece(model, plan), at),
         "context": beside(divided(plan), adds.context),
         **compared(plan, parameters),

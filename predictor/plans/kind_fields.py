@@ -32,6 +32,13 @@ KIND_FIELDS = (
         "read and its gradient once; their bytes are taken to go at the norm's own rate.",
     ),
     PlanField(
+        "routers_kept", SWITCH, "Losses of routers keep what a layer ran before them.",
+        ("memory",), default=FRAMEWORK, reason="they are handed on, or no loss balances experts",
+        more="A loss that a module holds holds its graph. Of a layer that is checkpointed whole "
+        "that is the one of the pass that came again, which no backward pass empties: until the "
+        "next step.",
+    ),
+    PlanField(
         "windows_masked", SWITCH, "Windows of attention are masks, which no kernel skips.",
         (*PASSES, "memory"), default=FRAMEWORK,
         reason="HuggingFace's are, which PyTorch's attention reads whole",
@@ -60,4 +67,5 @@ KIND_FIELDS = (
         "and indexer over the chosen keys once more, their divergence, and its gradients.",
     ),
 )  # fmt: skip
-"""Clamps and loops of experts, masks of windows, parts of attention, and how an indexer learns."""
+"""Clamps and loops of experts, losses of routers, masks of windows, parts of attention, and how an
+indexer learns."""

@@ -248,6 +248,7 @@ class TrainingPlan:
     activation_apart: bool = False
     norms_persist: bool = False
     experts_looped: bool = False
+    routers_kept: bool = False
     windows_masked: bool = False
     stream_widened: bool = False
     merges_apart: bool = False

@@ -416,7 +416,7 @@ _OVERLAP = (
     ),
     PlanField(
         "flat_copies", SWITCH, "Sharded weights and gradients are copied from and to flat buffers.",
-        ("communication",), default=FRAMEWORK, reason="PyTorch's FSDP2 (fully_shard) does",
+        ("communication", "memory"), default=FRAMEWORK, reason="PyTorch's FSDP2 (fully_shard) does",
         more="What travels lies in one buffer, what is multiplied in tensors of its own.",
     ),
     PlanField(

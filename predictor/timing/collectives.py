@@ -151,6 +151,35 @@ def _around(size: Numeric, axes: Numeric) -> Array:
     return np.asarray(axes * np.power(np.maximum(size, 1.0), 1.0 / axes))
 
 
+RINGS = "allgather", "reducescatter"
+"""Collectives that NCCL has no trees for: they go round rings however many ranks there are (its
+one other algorithm, PAT, takes groups of one rank a node: NVIDIA/nccl src/graph/tuning.cc,
+ncclPatEnable, v2.23 to v2.30)."""
+
+FLAGGED = 20e9
+"""Rate of NCCL's protocol of small messages between three and more nodes, of all the links of one
+[bytes/s] (19.0 to 20.4: `llMaxBws`, the same file, v2.8 of 2021 to v2.30 of 2026)."""
+
+RING_HOP = 1.9e-6
+"""Hop of a ring over NVLink by the protocol of larger messages, LL128 [s] (`hwLat`, the same
+versions; that of small ones takes .6, or what posting to the network does, 1 to 2)."""
+
+
+def ring_hop(op: str, link: str, hop: Numeric, part: Numeric) -> Numeric:
+    """Hop inside a node of a ring through several [s]. A ring of n ranks waits n - 1 times,
+    whatever it carries: of 2,048 ranks some milliseconds, as long as a layer of 7 billion weights
+    takes. Parts beyond some tens of KB go by a protocol with more of a hop than small messages have
+    alone, from which `hop` was read.
+
+    link   inside the node; others than NVLink have no such protocol
+    hop    of small messages [s]
+    part   of the message, that each rank passes on [bytes]
+    """
+    if op not in RINGS or link_family(link) != "nvlink":
+        return hop
+    return np.maximum(hop, np.minimum(hop + np.asarray(part) / FLAGGED, RING_HOP))
+
+
 def latency(model: LinkModel, steps: Numeric, hop: Numeric, pace: Numeric = 1.0) -> Array:
     """pace * base + hop * steps [s]."""
     return np.asarray(pace * model.base + hop * steps)
@@ -183,6 +212,12 @@ def chained(outer: Numeric, inner: Numeric, message: Numeric) -> Array:
     once; the slower stage decides so much more there."""
     chunk = CHUNK / np.maximum(message, CHUNK)
     return np.asarray(np.maximum(outer, inner) + chunk * np.minimum(outer, inner))
+
+
+def _between_nodes(place: Span, cluster: Cluster) -> npt.NDArray[np.bool_]:
+    """Whether a group crosses links between nodes."""
+    between = np.array([link_class(level.link) == "scale-out" for level in cluster.tiers])
+    return np.asarray(between[place.tier.astype(int)])
 
 
 def _outward(place: Span) -> Array:
@@ -244,8 +279,7 @@ def _traffic(
         less = _traffic(op, message * share, within, inside, cluster, calibration)
         # Parts of an exchange of all with all go one way or the other; inside a host, cards write
         # to one another as they read.
-        between = np.array([link_class(level.link) == "scale-out" for level in cluster.tiers])
-        staged = between[place.tier.astype(int)] & (kind != "alltoall")
+        staged = _between_nodes(place, cluster) & (kind != "alltoall")
         both = chained(time * _outward(place), less, np.where(staged, message, np.inf))
         time = np.maximum(time, both)
     return time
@@ -354,7 +388,7 @@ def _collective_time(
     )
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
-    inner = _inner_waiting(op, place, group, cluster, calibration)
+    inner = _inner_waiting(op, message, place, group, cluster, calibration)
     first = calibration.link(op, cluster.tiers[0].link)
     for index, level in enumerate(cluster.tiers):
         here = (place.tier == index) & (place.size > 1)
@@ -379,14 +413,21 @@ def _collective_time(
 
 
 def _inner_waiting(
-    op: str, place: Span, group: Group, cluster: Cluster, calibration: Calibration
+    op: str,
+    message: Array,
+    place: Span,
+    group: Group,
+    cluster: Cluster,
+    calibration: Calibration,
 ) -> Array:
     """Latency of the hops of a group inside the domains of the outermost tier that it crosses [s]:
     of each tier further in, those that cross it and none beyond. A torus is one for all tiers that
     it has."""
     clock, below = cluster.accelerator.clock, place.below
-    total, counted = np.zeros(place.size.shape), hops(op, place.size / place.below)
+    shape = np.broadcast_shapes(place.size.shape, message.shape)
+    total, counted = np.zeros(shape), hops(op, place.size / place.below)
     outer = np.array([float(level.axes) for level in cluster.tiers])[place.tier.astype(int)]
+    part = np.where(_between_nodes(place, cluster), message / place.size, 0.0)
     left = (below > 1) & (outer == 0)
     while left.any():
         within = span(Group(np.where(left, below, 1.0), group.stride), cluster)
@@ -398,7 +439,8 @@ def _inner_waiting(
                 continue
             model = calibration.link(op, level.link)
             steps = torus_hops(op, within.size, level.axes) if level.axes else counted - so_far
-            total = total + np.where(here, steps * _hop(level, model, model.pace(clock)), 0.0)
+            hop = ring_hop(op, level.link, _hop(level, model, model.pace(clock)), part)
+            total = total + np.where(here, steps * hop, 0.0)
             left = left & ~(here & (level.axes > 0))
         left = left & (below > 1)
     return total

@@ -250,8 +250,11 @@ def test_gathered_layers_of_sharded_weights() -> None:
     one_each = plan(**common, reshard=False, pp=2.0)
     found = classes(replace(DENSE, layers=2), one_each)["gathered layers"]
     assert found == exact((2 * 2 + 4) * LAYER), "the gradients of all layers: of one"
-    frozen = classes(DENSE, plan(**common, trained="lora"))["gathered layers"]
-    assert frozen == exact(2 * 2 * LAYER)
+    flat = classes(DENSE, plan(**common, flat_copies=True))["gathered layers"]
+    assert flat == exact((2 * 2 + 2 + 4) * LAYER), "a layer's own beside those on their way"
+    for copies in (False, True):
+        own = plan(**common, trained="lora", flat_copies=copies)
+        assert classes(DENSE, own)["gathered layers"] == exact(2 * 2 * LAYER)
     assert classes(DENSE, plan(sharding="zero2"))["gathered layers"] == 0
     mixed = classes(replace(MIXED, dense_layers=0), plan(**common, ep=2.0))["gathered layers"]
     mean = (ATTENTION + 3 * H * SHARED) / TP + H * EXPERTS + 2 * H

@@ -304,6 +304,29 @@ def test_what_the_allocator_reserves_leaves_out_the_context(llama: Model, plan: 
     assert found.peak - found.reserved == found.classes["context"][0] > 0
 
 
+def test_losses_of_routers_keep_what_ran_before_them(plan: Make) -> None:
+    """Of layers checkpointed whole, as many bytes as their mixers and routers keep without
+    checkpoints: beside the last layer's backward pass, where nothing else is left of a step. What
+    is kept anyway, or belongs to no mixture, is not held twice."""
+    model = catalog.model("mixtral-8x7b")
+    own = {"tp": 1.0, "pp": 1.0, "dp": 8.0, "global_batch": 8.0, "sharding": "fsdp"}
+    own |= {"logit_bytes": 1e-6, "sequence_parallel": 0.0}
+    class_ = "graphs of routers"
+    for recompute, name in (("none", "mixtral-8x7b"), ("full", "llama3-8b")):
+        made = plan(**own, recompute=recompute, routers_kept=True)
+        assert classes(catalog.model(name), made)[class_] == 0
+    held, without = (
+        classes(model, plan(**own, recompute="full", routers_kept=kept)) for kept in (True, False)
+    )
+    assert without[class_] == 0
+    tokens = float(plan().micro_batch * plan().seq_len)
+    # Inputs of two norms, of queries, keys and values and of the router, these themselves, and what
+    # attention puts out with its sums; the inputs of layers went as the graphs came.
+    kept = 2 * (4 * model.hidden + 2 * model.hidden + 2 * model.kv_heads * model.head_dim)
+    each = tokens * (kept + 4 * model.heads - 2 * model.hidden)
+    assert held[class_] == pytest.approx(model.layers * each, rel=1e-3)
+
+
 def test_a_model_built_whole_takes_its_weights_at_least(plan: Make) -> None:
     """Before it is divided a device has all of it in 16 bits, and nothing else of the run; what a
     step takes is untouched, and parts sum to the whole."""

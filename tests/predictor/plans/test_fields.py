@@ -171,6 +171,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "activation_apart": ("llama3-8b", BASE, True),
     "norms_persist": ("gpt3-175b", {**BASE, "recompute": "none"}, True),
     "experts_looped": ("mixtral-8x7b", EXPERTS, True),
+    "routers_kept": ("mixtral-8x7b", {**EXPERTS, "recompute": "full"}, True),
     "windows_masked": ("mistral-7b", {**BASE, "seq_len": 8192}, True),
     "merges_apart": ("llama3-8b", {**BASE, "cp_kind": "allgather"}, True),
     "keys_repeated": ("llama3-8b", BASE, True),

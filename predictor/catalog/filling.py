@@ -64,6 +64,17 @@ def stands_on(name: str) -> str:
     return str(frameworks()[name][-1].get("of", name)) if name in frameworks() else name
 
 
+@lru_cache(maxsize=1)
+def _offers() -> Mapping[str, Mapping[str, Any]]:
+    """The table of what frameworks can run, `data/defaults/offers.yaml`."""
+    return tables.read_mapping(tables.data_dir() / "defaults" / "offers.yaml")
+
+
+def framework_offers(name: str) -> Mapping[str, Any]:
+    """Of fields of a plan, the values that a framework can run; fields not named are free."""
+    return _offers().get(name, {})
+
+
 def _applies(recipe: Mapping[str, Any], model: Model | None, given: Mapping[str, Any]) -> bool:
     """Whether a recipe is of the model, or of a plan with what is given; of both, where it names
     both."""

@@ -4,12 +4,13 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from predictor.arrays import Array, Index, distinct_rows
-from predictor.catalog import Given, Range, scale_up
+from predictor.catalog import Given, Range, framework_offers, scale_up
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan
@@ -40,6 +41,17 @@ class SearchBasis:
     cluster: Cluster
     given: Given
     defaults: TrainingPlan
+
+    @property
+    def runs(self) -> Mapping[str, Any]:
+        """What the framework can run; where several are asked about, anything."""
+        several = len(self.given.get("framework", ())) > 1  # type: ignore[arg-type]
+        return {} if several else framework_offers(self.defaults.framework)
+
+    @property
+    def offers(self) -> Mapping[str, Any]:
+        """The same, of fields that are not stated."""
+        return {field: values for field, values in self.runs.items() if field not in self.given}
 
 
 def _divisors(number: float) -> list[float]:
@@ -189,7 +201,8 @@ def _values(axis: Axis, at: SearchBasis, key: tuple[float, ...]) -> list[float]:
         return [float(value) for value in given]
     values = axis.values(at, *key)
     if given is None or axis.field == "gpus":
-        return values
+        offered = at.offers.get(axis.field, values)
+        return [value for value in values if value in offered]
     if given.step:
         return [float(v) for v in np.arange(given.low, given.high + 1, given.step)]
     inside = [value for value in values if given.low <= value <= given.high]

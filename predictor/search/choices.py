@@ -42,7 +42,8 @@ def _recomputes(at: SearchBasis) -> list[dict[str, Any]]:
     parts += [("mlp", not model.is_moe), ("moe", model.is_moe)]
     some = [{"recompute": "selective", "recompute_modules": p} for p, there in parts if there]
     whole = [{"recompute": name} for name in ("per_op", "full")]
-    return [{"recompute": "none"}, *some, *whole]
+    own = at.runs.get("recompute", ("selective",))
+    return [{"recompute": "none"}, *(some if "selective" in own else ()), *whole]
 
 
 def _each(field: str, names: Sequence[str]) -> Callable[[SearchBasis], list[dict[str, Any]]]:
@@ -73,12 +74,11 @@ def _both_dimensions(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> M
 def _sharded(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
     """ZeRO-2 reduces gradients after every micro-batch, for which pipelines have many; groups of
     shards smaller than the whole need more replicas than one node has."""
-    replicated = rows["dp"] * rows["cp"] > 1
-    if entry["sharding"] == "zero2":
-        return np.asarray(replicated & (rows["pp"] == 1))
-    if entry["sharding"] == "hsdp":
-        return np.asarray(rows["dp"] * rows["cp"] * rows["tp"] > scale_up(at.cluster))
-    return np.asarray(replicated)
+    kind = entry["sharding"]
+    piped = kind != "zero2" and kind in at.runs.get("piped_sharding", (kind,))
+    ranks = rows["dp"] * rows["cp"]
+    whole = ranks * rows["tp"] > scale_up(at.cluster) if kind == "hsdp" else ranks > 1
+    return np.asarray(whole & (piped | (rows["pp"] == 1)))
 
 
 def _overlaps(at: SearchBasis) -> list[dict[str, Any]]:
@@ -136,8 +136,13 @@ framework's defaults, unless a request lists several values."""
 
 def offered_by(choice: Choice, at: SearchBasis) -> list[dict[str, Any]]:
     """What a choice offers, as far as it agrees with what is stated; and what is stated beyond
-    it."""
-    table = choice.values(at)
+    it. Of what is open, what the framework cannot run is left out."""
+    free = at.offers
+    table = [
+        entry
+        for entry in choice.values(at)
+        if all(value in free.get(name, (value,)) for name, value in entry.items())
+    ]
     names = list(dict.fromkeys(name for entry in table for name in entry))
     stated = {name: at.given[name] for name in names if name in at.given}
     if not stated:

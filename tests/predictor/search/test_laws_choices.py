@@ -36,6 +36,7 @@ def basis(**fields: Any) -> Any:
     defaults = {"attention": "flash", "tp_overlap": False, "ep_overlap": False}
     return SimpleNamespace(
         model=fields.pop("model", DENSE), cluster=DGX, given=fields.pop("given", {}),
+        runs={}, offers={},
         defaults=SimpleNamespace(**{**defaults, **fields}),
     )  # fmt: skip
 

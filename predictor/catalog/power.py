@@ -79,10 +79,11 @@ def _memories(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, i
 
 
 @lru_cache(maxsize=4)
-def _coolings(folder: Path) -> dict[str, str]:
-    """Of systems that are not cooled as their scale-up domain says, by name."""
-    table = tables.read_mapping(folder / "power" / "coolings.yaml")
-    return {name: str(entry["cooling"]) for name, entry in table["systems"].items()}
+def _machines(folder: Path) -> tuple[dict[str, dict[str, Any]], frozenset[str]]:
+    """What is known of systems' nodes by name, and accelerators that share their limit with the
+    processors beside them."""
+    table = tables.read_mapping(folder / "power" / "machines.yaml")
+    return table["systems"], frozenset(table["with_processors"])
 
 
 def memory_kind(accelerator: Accelerator) -> str:
@@ -222,7 +223,7 @@ def _resistances(law: Mapping[str, float], limit: Numeric) -> dict[str, float]:
 
 def chassis(cluster: Cluster, cooling: str | None = None, inlet: float | None = None) -> Chassis:
     """How the nodes of a cluster are cooled: as stated, as its system is known to be
-    (`coolings.yaml`), else air unless their scale-up domain leaves the node (racks of NVL72).
+    (`machines.yaml`), else air unless their scale-up domain leaves the node (racks of NVL72).
 
     cooling   of `COOLINGS`
     inlet     of the air or the coolant [°C]
@@ -233,8 +234,8 @@ def chassis(cluster: Cluster, cooling: str | None = None, inlet: float | None = 
     if cooling is not None and cooling not in COOLINGS:
         raise unknown("cooling", cooling, COOLINGS)
     wide = len(cluster.tiers) > 1 and scale_up(cluster) > 2 * cluster.accelerators_per_node
-    known = _coolings(tables.data_dir()).get(cluster.name)
-    name = cooling or known or ("liquid" if wide else "air")
+    known = _machines(tables.data_dir())[0].get(cluster.name, {})
+    name = cooling or known.get("cooling") or ("liquid" if wide else "air")
     rows = int(law["air_rows"]) if cluster.accelerators_per_node >= 4 else 1
     limit = float(np.mean(np.asarray(cluster.accelerator.power)))
     return Chassis(
@@ -247,20 +248,41 @@ def chassis(cluster: Cluster, cooling: str | None = None, inlet: float | None = 
     )
 
 
+SWITCHED = ("nvlink", "ualink", "unifiedbus")
+"""Links that go through switches where more than `MESHED` accelerators are joined."""
+
+MESHED = {"nvlink2": 8}
+"""Accelerators that a link joins without a switch at most: eight V100 in a cube; else four."""
+
+
+def _is_switched(cluster: Cluster) -> bool:
+    """Whether switches join the accelerators of a node."""
+    tier = cluster.tiers[0]
+    most = MESHED.get(tier.link, 4)
+    return tier.link.startswith(SWITCHED) and not tier.direct and scale_up(cluster) > most
+
+
 def node_constants(cluster: Cluster) -> NodeConstants:
-    """What of a node of a cluster is no accelerator; the laws are of nodes of eight."""
+    """What of a node of a cluster is no accelerator. The laws are of nodes of eight with two
+    processors; of other nodes these are known (`machines.yaml`), or grow with the root of their
+    accelerators."""
     law, count = power_laws(), float(cluster.accelerators_per_node)
     share = count / 8.0
     scale = float(np.mean(np.asarray(cluster.accelerator.power))) / HOT
+    systems, superchips = _machines(tables.data_dir())
+    known = systems.get(cluster.name, {})
     # Of systems on a chip, which share their memory with their processors, nothing is beside.
-    beside = 0.0 if memory_kind(cluster.accelerator) == "lpddr" else 1.0
+    alone = memory_kind(cluster.accelerator) == "lpddr"
+    inside = alone or cluster.accelerator.name in superchips
+    hosts = 0.0 if inside else known.get("processors", 2.0 * share**0.5) / 2.0
+    adapters = 0.0 if alone else known.get("adapters", law["adapters_per_accelerator"] * count)
     return NodeConstants(
-        idle=beside * law["node_idle"] * share**0.5,
-        span=beside * law["node_span"] * share**0.5,
+        idle=law["node_idle"] * hosts,
+        span=law["node_span"] * hosts,
         load=law["node_load"],
         adapter=law["adapter"],
-        adapters=beside * law["adapters_per_accelerator"] * count,
-        switch=beside * law["switch"] if count > 2 else 0.0,
+        adapters=adapters,
+        switch=law["switch"] if _is_switched(cluster) else 0.0,
         fans=law["fans"] * share * scale,
         spread=law["fan_least"],
         efficiency=law["supply_efficiency"],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.catalog import power
+from predictor.catalog import power, tables
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.power import COOLINGS, STREAMING, Conditions
@@ -175,10 +175,39 @@ def test_what_of_a_node_is_no_accelerator(laws: dict[str, float]) -> None:
     assert (full.idle, full.span, full.load) == (640.0, 480.0, 0.6)
     assert (half.idle, half.span) == (pytest.approx(320.0), pytest.approx(240.0))
     assert (full.adapters, half.adapters, full.adapter) == (12.0, 3.0, 33.0)
-    assert (full.switch, half.switch) == (27.0, 0.0)
-    assert power.node_constants(cluster(3)).switch == 27.0
+    assert (full.switch, half.switch) == (27.0, 27.0)
     assert (full.fans, half.fans) == (1400.0, pytest.approx(1400.0 / 8))
     assert (full.spread, full.efficiency, full.fabric) == (0.4, 0.9, 61.0)
+
+
+def test_nodes_have_the_processors_adapters_and_switches_that_they_are_known_to_have() -> None:
+    def parts(name: str) -> tuple[float, float, float]:
+        known = power.node_constants(catalog.system(name))
+        law = power.power_laws()
+        return tuple(
+            float(np.asarray(value))
+            for value in (known.idle / law["node_idle"], known.adapters, known.switch)
+        )
+
+    switch = power.power_laws()["switch"]
+    assert parts("dgx-h100") == (1.0, 8.0, switch)
+    assert parts("dgx-1v") == (1.0, 4.0, 0.0), "eight V100 in a cube"
+    assert parts("dgx-2") == (1.0, 8.0, switch)
+    assert parts("mi250x-frontier") == (0.5, 4.0, 0.0), "one processor beside eight dies"
+    assert parts("perlmutter-gpu") == (0.5, 4.0, 0.0), "four A100 wired to one another"
+    assert parts("gb200-nvl72")[2] == switch, "four of a rack's 72"
+    assert parts("l40s-8x-pcie") == (1.0, 8.0, 0.0)
+    for superchip, adapters in (("alps-gh200", 4.0), ("vista-gh200", 1.0), ("mi300a-4x", 4.0)):
+        assert parts(superchip) == (0.0, adapters, 0.0), "within the accelerator's limit"
+    assert parts("dgx-spark") == (0.0, 0.0, 0.0)
+
+
+def test_what_is_known_of_nodes_is_of_systems_and_accelerators_that_are() -> None:
+    systems, superchips = power._machines(catalog.data_dir())
+    assert set(systems) <= set(tables.rows("systems"))
+    assert set(superchips) <= set(tables.rows("accelerators"))
+    assert all(set(one) <= {"cooling", "processors", "adapters", "source"} for one in
+               systems.values())  # fmt: skip
 
 
 def test_what_is_stated_of_power_is_within_what_a_machine_can() -> None:

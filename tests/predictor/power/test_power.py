@@ -227,6 +227,22 @@ def test_an_hgx_node_at_work_draws_what_is_published() -> None:
     assert 0.88 * 7752 < float(node.whole) < 1.08 * 8400
 
 
+@pytest.mark.parametrize(("name", "most"), [
+    ("DGX-2", 10.0), ("DGX-A100-80GB", 6.5), ("DGX-H100", 10.2), ("DGX-B200", 14.3),
+    ("DGX-B300", 14.0), ("MI300X-8x", 10.0), ("Gaudi2-HLS2", 7.5), ("Gaudi3-HLB325", 10.5),
+    ("L40S-8x-PCIe", 4.5),
+])  # fmt: skip
+def test_nodes_at_the_limit_draw_what_their_makers_say_at_most(name: str, most: float) -> None:
+    """Largest powers of nodes of makers' datasheets [kW], as the shared table of nodes has them."""
+    cluster = catalog.system(name)
+    device, cooled = cluster.accelerator, catalog.chassis(cluster)
+    node = node_power(
+        device.power, cluster.accelerators_per_node, device.power,
+        catalog.node_constants(cluster), cooled.cooling,
+    )  # fmt: skip
+    assert 0.8 * most < float(node.whole) / 1e3 < 1.1 * most
+
+
 def test_an_accelerator_that_was_never_measured_has_constants_by_law() -> None:
     found = catalog.power_constants(catalog.accelerator("MI300X-192GB"))
     assert found.status == "relatives"

@@ -57,8 +57,8 @@ ONES: dict[str, str] = {
         RunParameters.contention EngineParameters.decode EngineParameters.prefill
         EngineParameters.communication EngineParameters.mixing Shapes.sharing""",
     "training": """
-        Reserve.group Environment.factor Environment.launch Environment.routed Environment.nodes
-        Reliability.blocking""",
+        Reserve.group Environment.factor Environment.young Environment.launch
+        Environment.routed Environment.nodes Reliability.blocking""",
     "variation": "Meeting.chunks Meeting.sections Packed.cp_load Packed.useful",
     "work": """
         Operator.k Operator.batch Operator.count Operator.sharing Operator.kernels

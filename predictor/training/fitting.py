@@ -223,14 +223,15 @@ def _undivided(model: Model, values: Mapping[str, Any]) -> InputError:
         return InputError(
             f"gpus {gpus} is not a multiple of tp x pp x cp {ranks} x dp {dp}; nearest {near}"
         )
-    micro = values.get("micro_batch")
-    if gpus is not None and micro is not None:
-        each = gpus // ranks * micro
-        batch = values["global_batch"]
+    micro, batch = values.get("micro_batch"), values.get("global_batch")
+    each = (gpus or 1) // ranks * (micro or 1)
+    if gpus is not None and batch is not None and (micro is not None or batch % each):
         near = near_multiples(batch, each)
+        by = "" if micro is None else f" x micro-batch {micro}"
+        or_else = "--tp or --pp" if micro is None else "--tp, --pp or --micro-batch"
         return InputError(
-            f"global batch {batch} is not a multiple of dp {gpus // ranks} x micro-batch {micro}; "
-            f"nearest {near}, or state another --tp, --pp or --micro-batch"
+            f"global batch {batch} is not a multiple of dp {gpus // ranks}{by}; nearest {near}, or "
+            f"state another {or_else}"
         )
     return InputError(
         "no tp and pp inside a node divide the heads, the layers, the GPUs and the global batch; "

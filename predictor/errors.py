@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-LISTED = 24
+LISTED = 32
 """Most choices that one line names."""
 
 FEW = 4

@@ -7,7 +7,7 @@ import re
 
 import pandas as pd
 
-from predictor.schema import KERNEL_KEY, RUN_NUMBERS
+from predictor.schema import KERNEL_KEY, RATIO_KEY, RUN_NUMBERS
 
 WORDS = (
     "point_id", "source", "source_title", "source_locator", "published", "accelerator",
@@ -54,8 +54,8 @@ KNOWN = {
 
 def as_headed(table: pd.DataFrame) -> pd.DataFrame:
     """A table of runs or of power whose columns are called as the schema calls them, where it has
-    no such one yet; any table of kernels as it is."""
-    if KERNEL_KEY in table:
+    no such one yet; tables of kernels and of ratios as they are."""
+    if KERNEL_KEY in table or RATIO_KEY in table:
         return table
     taken, renamed = set(table.columns), {}
     for column in table.columns:

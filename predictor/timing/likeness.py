@@ -58,7 +58,8 @@ def held_back(accelerator: Accelerator) -> bool:
     narrower gain nothing from that: 0.15 and 0.21 on A100, 0.14 and 0.28 on MI300X (blocks in fp8).
     """
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
-    return bool(np.all(accelerator.peak.get("int8", 0.0) >= HELD_BACK * np.asarray(half)))
+    held = np.all(accelerator.peak.get("int8", 0.0) >= HELD_BACK * np.asarray(half))
+    return bool(held) and accelerator.vendor == "NVIDIA"  # others have units for integers
 
 
 @lru_cache(maxsize=8)

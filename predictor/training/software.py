@@ -33,10 +33,10 @@ AS_OF, GROWN = "2026-11", 3.0
 as quick as those that its kernels were timed with."""
 
 
-HOST_DOUBT = 0.55
+HOST_DOUBT = 0.5
 """Log-standard-deviation of what hosts take for an operator, of frameworks but `MAKERS`: with it
 eight in ten steps that wait for launches lie inside, machines alike (12 steps on four:
-`data/measurements`). Without any one of these it is 0.36 to 0.53."""
+`data/measurements`). Without any one of these it is 0.37 to 0.46."""
 
 MAKERS_DOUBT = 0.2
 """The same of mixtures by `MAKERS`, whose hosts are fitted to many runs: about the least interval

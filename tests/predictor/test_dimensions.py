@@ -54,6 +54,7 @@ SERVING: dict[str, Any] = {
 HOST = (
     "memory.offload.HOST_MEMORY*", "memory.offload.COHERENT*", "memory.offload.NVME_READ*",
     "memory.offload.NVME_WRITE*", "memory.offload.OLDER_LINK*",
+    "timing.collectives.FLAGGED*", "timing.collectives.RING_HOP",
 )  # fmt: skip
 FRONT = (
     "serving.pass_times.ANSWERING", "serving.pass_times.LISTING", "serving.pass_times.PICKLED",

@@ -415,7 +415,7 @@ def test_the_cache_follows_the_checkpoint():
 
 def test_an_unknown_engine_names_the_known_ones():
     with pytest.raises(
-        InputError, match="unknown framework 'nosuch'; known: deepspeed-mii, deepspeed, exllamav2"
+        InputError, match="unknown framework 'nosuch'; known: atom, deepspeed-mii, deepspeed"
     ):
         request(framework="nosuch")
 

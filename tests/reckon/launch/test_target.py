@@ -191,7 +191,9 @@ def test_the_line_of_a_search_is_what_was_promised(cli: Cli, tmp_path: Path) -> 
     assert best["plan"]["schedule"] == "1f1b"
     assert again["step_time_s"]["value"] == pytest.approx(best["step_time_s"]["value"], rel=1e-9)
     assert again["fits"] if "fits" in again else cli(*line)[0] == 0
-    free = json.loads(cli(*request, "--framework", "megatron-lm", "--json", "-")[1])
+    own = json.loads(cli(*request, "--framework", "megatron-lm", "--json", "-")[1])
+    assert own["plans"][0]["plan"]["schedule"] == "1f1b"
+    free = json.loads(cli(*request, "--json", "-")[1])
     assert free["plans"][0]["plan"]["schedule"] != "1f1b"
 
 

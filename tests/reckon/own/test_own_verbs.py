@@ -489,6 +489,6 @@ def test_a_wrong_line_of_a_tool_that_it_names_is_told_by_that_tool(tmp_path: Pat
 def test_runs_without_a_time_are_refused_with_why() -> None:
     row = {"point_id": "a", "source": "own", "model": "llama3-8b", "num_gpus": 8, "tp": 2,
            "accelerator": "H100-SXM5-80GB", "global_batch": 16, "seq_len": 4096,
-           "metric": "hfu", "value": 0.4}  # fmt: skip
+           "metric": "speedup", "value": 0.4}  # fmt: skip
     with pytest.raises(InputError, match="no time of a step follows"):
         reckon.adapt("default", [row])

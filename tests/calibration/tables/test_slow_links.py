@@ -133,9 +133,9 @@ def test_slow_links_set_the_pace_of_published_steps(steps: Scores) -> None:
 
 @here
 def test_stages_that_send_in_turn_set_the_pace_of_fast_links(steps: Scores) -> None:
-    """Asked of pipelines in 16 bits: 13 %, and 14.1 since levels know of dates (17.1 % where all transfers hid behind passes, 0.67 of
-    what was measured over links of 10 Gb/s); nothing is fitted to them: what a host copies was
-    timed elsewhere."""
+    """Asked of pipelines in 16 bits: 13 %, and 14.1 since levels know of dates (17.1 % where all
+    transfers hid behind passes, 0.67 of what was measured over links of 10 Gb/s); nothing is
+    fitted to them: what a host copies was timed elsewhere."""
     with (VARIATION / "lowbw_v100_steps.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     told = [

@@ -17,7 +17,7 @@ from predictor.timing import RunParameters
 from predictor.training.calls import MIXTURE
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.exchange import Exchange
-from predictor.training.software import ATTENTION, MIXED, Environment, alone, stretched
+from predictor.training.software import ATTENTION, Environment, alone, mixed, stretched
 from predictor.variation.meeting import late
 from predictor.work import PASSES
 
@@ -115,8 +115,7 @@ class Ledger:
 
     def longer(self, module: str, own: str) -> Numeric:
         """Time in a step over the time by itself of a class of kernels in a module's kind."""
-        mixed = self.run.factors.get(MIXED, 1.0) if module == MIXTURE else 1.0
-        return self.stretch[own] * mixed
+        return self.stretch[own] * mixed(self.run.factors, module)
 
     def wire(self, exchange: Exchange) -> Array:
         """Time of a collective by itself [s], what larger networks add included."""

@@ -156,6 +156,7 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
             doubt=np.where(own > 0, 0.0, found.doubt),
             routed_doubt=np.where(own > 0, 0.0, found.routed_doubt),
             factor=np.where(own > 0, 1.0, found.factor),
+            young=np.where(own > 0, 1.0, found.young),
         )
     jitter = run.jitter.get(cluster.accelerator.name)
     if jitter is None:
@@ -170,8 +171,13 @@ def stretched(factors: Mapping[str, float], name: str, module: str = "") -> floa
     (`module`) times that of mixtures."""
     pieces = name.split(".")
     names = (".".join(pieces[: depth + 1]) for depth in range(len(pieces)))
-    mixed = float(factors.get(MIXED, 1.0)) if module == MIXTURE else 1.0
-    return mixed * math.prod(float(factors.get(key, 1.0)) for key in names)
+    alike = math.prod(float(factors.get(key, 1.0)) for key in names)
+    return mixed(factors, module) * alike
+
+
+def mixed(factors: Mapping[str, float], module: str) -> float:
+    """Time in a step over the time by itself of kernels for being in a module's kind."""
+    return float(factors.get(MIXED, 1.0)) if module == MIXTURE else 1.0
 
 
 def alone(using: Environment, name: str) -> Numeric:

@@ -72,12 +72,12 @@ SERVING_OFFLOADS = ("none", "weights", "ngrams")
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""
 
-MATVECS = ("gemm", "tiled", "untuned", "rowwise", "matvec", "plain", "generated", "mixed")
+MATVECS = ("gemm", "tiled", "untuned", "matvec", "plain", "generated", "mixed")
 """What multiplies a few rows by a matrix: the kernels that also do many rows, or such kernels of a
 library that has none tuned for it (rocBLAS), or those, and experts that nobody tuned for the
-accelerator either, or one row after the other, each of which reads the whole matrix, or kernels of
-their own that stream the matrix, with loads enough under way to fill the memory, or plain ones; or
-those that a compiler makes, which fill it too but widen narrow weights one by one."""
+accelerator either, or kernels of their own that stream the matrix, with loads enough under way to
+fill the memory, or plain ones; or those that a compiler makes, which fill it too but widen narrow
+weights one by one."""
 
 ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""

@@ -130,9 +130,6 @@ FEW_ROWS = 8.0
 matrix-vector kernels)."""
 
 
-ROWWISE = 64.0
-"""Rows up to which each may read the matrix by itself: more than any batch that was seen to."""
-
 HANDED, COPIED = 40e-6, 10e-6
 """Of a product whose rows are divided among devices, what handing it out takes, and each of two
 copies for every device: its input there, its part of the outcome back [s]. Copies through the host
@@ -174,10 +171,6 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
         each = np.maximum(each, np.asarray(operator.bytes / arriving))
     elif plan.matvec == "mixed" and operator.op == "gemm" and widened(operator.dtype):
         each = np.minimum(each, mixed_time(operator, accelerator))
-    elif plan.matvec == "rowwise" and operator.op == "gemm":
-        rows = np.asarray(operator.m, float)
-        alone = rows * matvec_time(operator.bytes, accelerator, plan.matvec)
-        each = np.where(rows <= ROWWISE, np.maximum(each, alone), each)
     elif plan.matvec in STREAMING and operator.op in ("gemm", "moe_gemm"):
         each = np.where(
             np.asarray(operator.m) <= FEW_ROWS, _few_rows(each, operator, plan, accelerator), each

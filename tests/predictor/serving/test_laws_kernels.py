@@ -161,18 +161,6 @@ def test_kernels_for_many_rows_have_four_bytes_a_clock_arrive() -> None:
     assert run(1e-6, kernel(bytes=8e8, dtype="fp8"), matvec="untuned") == pytest.approx(1e-6)
 
 
-def test_rows_that_each_read_the_matrix_take_as_many_times_as_long() -> None:
-    """Up to as many as were seen to; of products alone, and never less than their arithmetic."""
-    one = run(1e-9, kernel(bytes=8e8, m=1.0), matvec="rowwise")
-    assert one > 8e8 / MACHINE.bandwidth
-    many = run(1e-9, kernel(bytes=8e8, m=16.0), matvec="rowwise")
-    assert many == pytest.approx(16.0 * one)
-    assert run(1e-6, kernel(bytes=8e8, m=128.0), matvec="rowwise") == pytest.approx(1e-6)
-    assert run(1.0, kernel(bytes=8e8, m=16.0), matvec="rowwise") == pytest.approx(1.0)
-    experts = kernel(op="moe_gemm", bytes=8e8, m=16.0)
-    assert run(1e-6, experts, matvec="rowwise") == pytest.approx(1e-6)
-
-
 def test_a_thread_block_that_has_a_part_to_itself_takes_its_time() -> None:
     """32 KB in flight over 600 ns, 54.6 GB/s: 1,000 keys and values of a head, 512 KB, in 9.4 us;
     recurrences of which each of 64 blocks has its part."""

@@ -37,7 +37,7 @@ WRITTEN = r"[~\u2248]?\s*(\d{1,3}(,\d{3})+|\d+)(\.\d+)?\s*%?"
 MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 RATE = r"(tfl?op/?s?(/s)?|tok(en)?s?/s(ec)?|(sample|seq)s?/s(ec)?)(/(gpu|chip|device))?"
 AS_MANY = re.compile(
-    rf"[~\u2248]?\s*(?P<number>(\d{{1,3}}(,\d{{3}})+|\d+)?(\.\d+)?(e[+-]?\d+)?)\s*"
+    rf"[~\u2248]?\s*(?P<number>((\d{{1,3}}(,\d{{3}})+|\d+)(\.\d*)?|\.\d+)(e[+-]?\d+)?)\s*"
     rf"(%|(?P<many>[kmbgt])(?![a-z]))?\s*({RATE})?",
     re.IGNORECASE,
 )
@@ -52,7 +52,7 @@ def plain_number(said: object) -> float | None:
     if isinstance(said, int | float):
         return float(said) if math.isfinite(said) and said >= 0 else None
     found = AS_MANY.fullmatch(str(said).strip())
-    if found is None or not found["number"]:
+    if found is None:
         return None
     return float(found["number"].replace(",", "")) * MULTIPLES[(found["many"] or "").lower()]
 
@@ -134,8 +134,9 @@ def _scaled(said: object, factors: Mapping[str, float]) -> object:
     factor = factors.get(found[2].lower()) if found else None
     if found is None or factor is None:
         return said
-    text = found[1].replace(",", ".") if re.fullmatch(COMMA, found[1]) else _plainly(found[1])
-    return float(text) * factor
+    if re.fullmatch(COMMA, found[1]):
+        return float(found[1].replace(",", ".")) * factor
+    return float(_plainly(found[1])) * factor if re.fullmatch(WRITTEN, found[1]) else said
 
 
 def _text(table: pd.DataFrame, column: str) -> bool:

@@ -11,9 +11,10 @@ import pytest
 from calibration.checks.scoreboard import score
 from calibration.power.stated import check_power
 from calibration.sources.headers import as_headed
-from calibration.tables.cells import check_runs, numbers, without_units
+from calibration.tables.cells import check_runs, numbers, plain_number, without_units
 from calibration.tables.runs import Point, point_of
 from predictor.catalog import load
+from predictor.errors import InputError
 
 TRAINING = {
     "source": "s", "published": "2024-06", "accelerator": "H100", "num_gpus": "8",
@@ -112,6 +113,19 @@ def test_headers_as_people_write_them() -> None:
 def test_units_of_power_and_memory(column: str, said: str, number: float) -> None:
     table = without_units(pd.DataFrame([{column: said}, {column: "16"}]))
     assert numbers(table, [column], "t.csv")[column].tolist() == [number, 16]
+
+
+@pytest.mark.parametrize("said", ["1.2.3 GB", ". GB", "1,2,3 GiB"])
+def test_what_is_no_number_before_a_unit_is_named(said: str) -> None:
+    with pytest.raises(InputError, match="line 2: memory_gb_per_gpu must be a number"):
+        check_runs(pd.DataFrame([{**TRAINING, "memory_gb_per_gpu": said}]), "t")
+
+
+@pytest.mark.parametrize(
+    ("said", "number"), [("450k", 4.5e5), ("42%", 42.0), (".5", 0.5), ("e5", None), (".", None)]
+)
+def test_values_as_people_write_them(said: str, number: float | None) -> None:
+    assert plain_number(said) == number
 
 
 def test_a_limit_may_be_a_share_of_the_highest() -> None:
